@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "kv_events/events.h"
+
+namespace kvwire {
+
+// The events of one scheduler step, in the order they happened, under one time stamp. The layout is hidden: flat arrays
+// of hashes, tokens and extra keys that small event records point into, so that Clear() keeps the memory and recording
+// a block costs no allocation at steady state. Walk it with Visit().
+//
+// A value: copyable, comparable (by content, not by layout). Const methods may be called from several threads.
+class KVEventBatch {
+ public:
+  using Event = std::variant<BlockStored, BlockRemoved, AllBlocksCleared>;
+
+  double ts = 0;                                   // Unix seconds
+  std::optional<std::int64_t> data_parallel_rank;  // stamped by the publisher when unset
+
+  // Appends a copy. REQUIRES: stored.extra_keys.per_block is empty or as long as stored.block_hashes.
+  void Add(const BlockStored& stored);
+  void Add(const BlockRemoved& removed);
+  void Add(const AllBlocksCleared&);
+
+  // Forgets events, time and rank; keeps the memory.
+  void Clear() noexcept;
+
+  bool empty() const noexcept { return records_.empty(); }
+  std::size_t size() const noexcept { return records_.size(); }
+
+  // Bytes of memory that the content takes, for queue bounds.
+  std::size_t ByteSize() const noexcept;
+
+  // The i-th event; its views are valid until the batch changes. REQUIRES: i < size().
+  Event at(std::size_t i) const;
+
+  // Calls visitor(event) for each event in order, with a BlockStored, BlockRemoved or AllBlocksCleared that is valid
+  // only during the call.
+  template <class Visitor>
+  void Visit(Visitor&& visitor) const {
+    for (std::size_t i = 0; i < records_.size(); ++i) std::visit(visitor, at(i));
+  }
+
+  friend bool operator==(const KVEventBatch& a, const KVEventBatch& b);
+
+ private:
+  enum class Kind : std::uint8_t { kStored, kRemoved, kCleared };
+  enum class Extra : std::uint8_t { kAbsent, kAllNull, kListed };
+  static constexpr std::uint32_t kNone = 0xffffffff;
+
+  // Offsets and counts into the arrays below; texts are indexes into texts_ or kNone.
+  struct Record {
+    Kind kind = Kind::kCleared;
+    Extra extra = Extra::kAbsent;
+    bool has_parent = false;
+    bool has_lora_id = false;
+    bool has_group = false;
+    bool has_window = false;
+    std::uint32_t hashes = 0, num_hashes = 0;
+    std::uint32_t tokens = 0, num_tokens = 0;
+    std::uint32_t extras = 0;
+    std::uint32_t parent = 0;  // index into hashes_
+    std::uint32_t block_size = 0;
+    std::uint32_t group_idx = 0;
+    std::uint32_t sliding_window = 0;
+    std::uint32_t medium = kNone, lora_name = kNone, kind_text = kNone;
+    std::uint32_t locality = kNone, ownership = kNone, session_id = kNone;
+    std::int64_t lora_id = 0;
+  };
+
+  std::uint32_t Intern(const std::optional<std::string_view>& text);
+  std::optional<std::string_view> Text(std::uint32_t index) const;
+
+  std::vector<Record> records_;
+  std::vector<BlockHash> hashes_;
+  std::vector<TokenId> tokens_;
+  std::vector<ExtraKeys> extras_;
+  std::vector<std::string> texts_;  // the first num_texts_ are in use; the rest keep their memory
+  std::size_t num_texts_ = 0;
+};
+
+}  // namespace kvwire

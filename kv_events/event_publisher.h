@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv_events/batch.h"
+
+namespace kvwire {
+
+// What became of a batch handed to Publish().
+enum class PublishResult : std::uint8_t {
+  kAccepted,          // numbered and queued, or kept
+  kDroppedQueueFull,  // numbered and dropped: the number is burnt, consumers see a gap
+  kDroppedClosed,     // Close() was called before
+};
+
+// Counters of a publisher. At any moment
+//   submitted == sent + dropped_full + dropped_error + dropped_closed + queued.
+struct PublisherStats {
+  std::uint64_t submitted = 0;       // calls of Publish()
+  std::uint64_t sent = 0;            // handed to the transport
+  std::uint64_t dropped_full = 0;    // queue at its count or byte bound
+  std::uint64_t dropped_error = 0;   // could not be encoded or sent
+  std::uint64_t dropped_closed = 0;  // published after Close(), or still queued when its deadline passed
+  std::uint64_t queued = 0;
+  std::uint64_t queued_bytes = 0;
+  std::uint64_t bytes_sent = 0;        // payload bytes
+  std::uint64_t replay_requests = 0;   // answered or being answered
+  std::uint64_t replay_malformed = 0;  // requests of a wrong shape
+  std::uint64_t replay_dropped = 0;    // clients given up: gone, or no progress before the deadline
+  std::uint64_t replay_messages = 0;   // data messages handed to the transport
+  std::uint64_t replay_buffered = 0;   // batches in the replay buffer
+  std::uint64_t replay_buffered_bytes = 0;
+
+  friend bool operator==(const PublisherStats&, const PublisherStats&) = default;
+};
+
+// Where consumers find a publisher. Endpoints are resolved: rank offset applied, port 0 replaced by the real port,
+// a wildcard host kept as the operating system reports it.
+struct EventSourceInfo {
+  std::int64_t data_parallel_rank = 0;
+  std::string endpoint;
+  std::optional<std::string> replay_endpoint;
+  std::string topic;
+
+  friend bool operator==(const EventSourceInfo&, const EventSourceInfo&) = default;
+};
+
+// Takes one batch per step away from the step thread.
+//
+// Threads: Publish, TakeSpare and Wake are called by one thread (the step thread); stats and source by any;
+//   Close by the owner, after the step thread's last Publish has returned.
+// Ownership: the host makes it and outlives the scheduler that uses it. Neither copied nor moved.
+// Errors: nothing here throws or blocks on a socket; a loss is a result, a counter and a gap in the numbers.
+class EventPublisher {
+ public:
+  EventPublisher() = default;
+  EventPublisher(const EventPublisher&) = delete;
+  EventPublisher& operator=(const EventPublisher&) = delete;
+  virtual ~EventPublisher() = default;
+
+  // Takes the batch, whatever the result. Stamps the publisher's rank if the batch has none.
+  [[nodiscard]] virtual PublishResult Publish(KVEventBatch&& batch) noexcept = 0;
+
+  // An empty batch whose memory was used before, if there is one; else a new one.
+  virtual KVEventBatch TakeSpare() noexcept { return {}; }
+
+  // Tells the publishing thread that there is work. A system call, so the host places it where it costs least: after
+  // the model was launched. Without it a batch leaves when the publisher looks by itself.
+  virtual void Wake() noexcept {}
+
+  // Sends what is queued, up to the deadline, then stops for good. Idempotent; a second call returns at once.
+  virtual void Close(std::chrono::milliseconds deadline) noexcept = 0;
+  void Close() noexcept { Close(std::chrono::milliseconds(2000)); }
+
+  virtual PublisherStats stats() const noexcept = 0;
+
+  // Nothing when there is no stream to find (null, collecting).
+  virtual std::optional<EventSourceInfo> source() const { return std::nullopt; }
+};
+
+// Discards everything: events are off.
+class NullEventPublisher final : public EventPublisher {
+ public:
+  PublishResult Publish(KVEventBatch&& batch) noexcept override;
+  using EventPublisher::Close;
+  void Close(std::chrono::milliseconds deadline) noexcept override;
+  PublisherStats stats() const noexcept override { return {}; }
+};
+
+// Keeps every batch, for tests and for hosts that pull.
+class CollectingEventPublisher final : public EventPublisher {
+ public:
+  explicit CollectingEventPublisher(std::int64_t data_parallel_rank = 0) : rank_(data_parallel_rank) {}
+
+  PublishResult Publish(KVEventBatch&& batch) noexcept override;
+  using EventPublisher::Close;
+  void Close(std::chrono::milliseconds deadline) noexcept override;
+  PublisherStats stats() const noexcept override { return stats_; }
+
+  const std::vector<KVEventBatch>& batches() const noexcept { return batches_; }
+  std::vector<KVEventBatch> TakeBatches() noexcept;
+  bool closed() const noexcept { return closed_; }
+
+ private:
+  const std::int64_t rank_;
+  std::vector<KVEventBatch> batches_;
+  PublisherStats stats_;
+  bool closed_ = false;
+};
+
+}  // namespace kvwire

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kv_events/clock.h"
+#include "kv_events/config.h"
+#include "kv_events/error.h"
+#include "kv_events/event_publisher.h"
+#include "kv_events/log.h"
+#include "kv_events/transport/zmq_context.h"
+
+namespace kvwire {
+
+// What a publisher needs besides its configuration.
+struct PublisherOptions {
+  std::int64_t data_parallel_rank = 0;  // global rank: its ports are base + rank
+  std::int64_t dp_size = 1;
+  // The host calls Wake() after each step; otherwise the publisher looks for work every 200 microseconds.
+  bool host_wakes = false;
+  std::shared_ptr<ZmqContext> context;  // null: the process-wide one
+  LogSink log;
+  const Clock* clock = &SystemClock::Get();
+};
+
+// Makes the publisher that the configuration asks for: null unless events are enabled, ZeroMQ otherwise. Everything is
+// validated and bound before it returns; a ZeroMQ publisher has started its thread.
+// Errors: kInvalidArgument, kAddressInUse, kUnavailable; nothing is left open.
+Result<std::unique_ptr<EventPublisher>> CreateEventPublisher(const KVEventsConfig& config,
+                                                             const PublisherOptions& options);
+
+}  // namespace kvwire

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+namespace kvwire {
+
+// A ZeroMQ context, shared by everything in the process that must reach each other over inproc. Destroying the last
+// reference terminates it; every link holds one.
+// Threads: may be shared between threads.
+class ZmqContext {
+ public:
+  static std::shared_ptr<ZmqContext> Create();
+
+  // The process-wide context, made on first use.
+  static std::shared_ptr<ZmqContext> Shared();
+
+  ZmqContext(const ZmqContext&) = delete;
+  ZmqContext& operator=(const ZmqContext&) = delete;
+  ~ZmqContext();
+
+  void* handle() const noexcept { return handle_; }
+
+ private:
+  explicit ZmqContext(void* handle) : handle_(handle) {}
+
+  void* const handle_;
+};
+
+}  // namespace kvwire

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "kv_events/batch.h"
+
+namespace kvwire {
+
+// Bounds on bytes from strangers. Every declared length is also checked against the bytes that remain.
+struct DecodeLimits {
+  std::size_t max_payload_bytes = std::size_t{64} << 20;
+  std::size_t max_events = 1u << 20;
+  std::size_t max_hashes_per_event = 1u << 20;
+  std::size_t max_tokens_per_event = 1u << 24;
+  std::size_t max_text_bytes = 1u << 20;
+  std::uint32_t max_depth = 32;
+};
+
+// Which 64 bits stand for a hash that came as bytes is decided later, by BlockHash::Low64; kFirst64 keeps only the
+// first 8 bytes, for producers whose integer form is made of them.
+enum class HashBits : std::uint8_t { kLow64, kFirst64 };
+
+struct DecodeOptions {
+  DecodeLimits limits;
+  HashBits hash_bits = HashBits::kLow64;
+  bool zero_parent_is_none = false;  // producers that write parent 0 for "no parent"
+  bool strict = false;               // a rejected event fails the whole message
+};
+
+enum class DecodeErrorCode : std::uint8_t {
+  kTruncated,      // the payload ends inside a value
+  kTrailingBytes,  // something follows the batch
+  kLimitExceeded,  // a length above DecodeLimits, or above the bytes that remain
+  kTooDeep,        // nesting above max_depth
+  kBadType,        // a value of another msgpack type than allowed here
+  kOutOfRange,     // an integer outside its domain (token, block size, group)
+  kMissingField,   // a required field is not there
+  kUnknownEvent,   // a tag that kvwire does not know
+  kBadShape,       // batch or event has the wrong number of elements
+  kInconsistent,   // fields that contradict each other (extra_keys not one per block, duplicate tag)
+};
+
+std::string_view ToString(DecodeErrorCode code) noexcept;
+
+// Why something could not be read, and where.
+struct DecodeError {
+  DecodeErrorCode code = DecodeErrorCode::kTruncated;
+  std::size_t offset = 0;  // byte in the payload
+  std::string path;        // e.g. "events[3].token_ids[17]"
+  std::string message;     // code, path, offset and what was found, in one line
+};
+
+// An event that was left out; the others of its batch were read.
+struct RejectedEvent {
+  std::size_t index = 0;  // position among the events of the payload
+  DecodeError error;
+};
+
+enum class BatchShape : std::uint8_t { kArray, kMap };
+
+struct DecodedBatch {
+  KVEventBatch batch;  // the events that were read, in order
+  std::vector<RejectedEvent> rejected;
+  BatchShape shape = BatchShape::kArray;
+  std::size_t map_events = 0;
+  std::size_t array_events = 0;
+  std::size_t ignored_fields = 0;  // unknown map keys and surplus array elements
+};
+
+// Reads one payload: array or map batches; map, array or bin-wrapped events, mixed; every field list since vLLM 0.9.0
+// and the dialects of docs/protocol.md. `ts` may be float, integer (taken as milliseconds above 1e11) or nil (0).
+// Threads: none of its own. Errors: never throws but for lack of memory; allocation is bounded by a small multiple of
+// the payload's size.
+tl::expected<DecodedBatch, DecodeError> DecodeBatch(std::span<const std::uint8_t> payload,
+                                                    const DecodeOptions& options = {});
+
+}  // namespace kvwire

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler/scheduler_output.h"
+
+namespace kvwire::scheduler {
+
+// Executes a step on the model; the seam between scheduling and computing.
+// Threads: called on the step thread; Run returns when the step's KV is written.
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  virtual RunnerOutput Run(const SchedulerOutput& step) = 0;
+};
+
+}  // namespace kvwire::scheduler

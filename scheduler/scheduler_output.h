@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv_events/events.h"
+
+namespace kvwire::scheduler {
+
+// A physical KV-cache block; block 0 is the null block.
+using BlockId = std::uint32_t;
+
+// A request within one scheduler; chosen by the caller, unique among unfinished requests.
+using RequestId = std::uint64_t;
+
+// One request's part of a step: compute positions [num_computed_tokens, num_computed_tokens + num_scheduled_tokens).
+// Ownership: spans point into the scheduler's request and block table; valid until UpdateFromOutput.
+struct ScheduledRequest {
+  RequestId id = 0;
+  std::span<const BlockId> block_table;  // physical block of each logical block, enough for the step's positions
+  std::span<const TokenId> token_ids;    // every token known so far: prompt, then outputs
+  std::uint32_t num_computed_tokens = 0;
+  std::uint32_t num_scheduled_tokens = 0;
+  // The step computes the last known token, so the runner draws the next one. False for all but the last chunk of a
+  // chunked prefill.
+  bool samples = false;
+};
+
+struct SchedulerOutput {
+  std::vector<ScheduledRequest> requests;  // in scheduling order
+  std::uint64_t num_scheduled_tokens = 0;  // over all requests
+
+  bool empty() const noexcept { return requests.empty(); }
+};
+
+struct SampledToken {
+  RequestId id = 0;
+  TokenId token = 0;
+};
+
+// What the model runner returns: one token for every request with `samples`, in the order of the step.
+struct RunnerOutput {
+  std::vector<SampledToken> sampled;
+};
+
+}  // namespace kvwire::scheduler
