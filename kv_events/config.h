@@ -42,7 +42,8 @@ enum class Overflow : std::uint8_t { kDrop };
 
 // What --kv-events-config says. vLLM's keys and defaults; what vLLM does not know is in the object "kvwire" inside.
 //
-// A value. FromJson and FromDotted validate everything that does not need a rank; ValidateForRank the rest.
+// A value. FromJson and FromArguments validate everything but the endpoints, which are resolved with a rank when a
+// publisher is made.
 // Source: docs/protocol.md, "Configuration".
 struct KVEventsConfig {
   bool enable_kv_cache_events = false;
@@ -64,6 +65,7 @@ struct KVEventsConfig {
     ReplayLayout replay_layout = ReplayLayout::kTopic;
     std::uint64_t first_seq = 0;  // 0, or 1 to look like other producers in tests
     SocketMode mode = SocketMode::kAuto;
+    // On the wire instead of vLLM's names; "medium_names": {"GPU": ..., "CPU": ..., "STORAGE": ...} in JSON.
     std::string medium_gpu = "GPU";
     std::string medium_cpu = "CPU";
     std::string medium_storage = "STORAGE";
@@ -97,7 +99,7 @@ struct KVEventsConfig {
   static Result<KVEventsConfig> FromArguments(std::string_view json, std::span<const DottedSetting> dotted,
                                               const Environment& environment = {});
 
-  // The same object in vLLM's spelling, defaults included.
+  // The same object in vLLM's spelling, defaults included, an unset publisher left out. Read again it is equal.
   std::string ToJson() const;
 };
 
@@ -107,8 +109,9 @@ std::optional<std::string> ProcessEnvironment(const std::string& name);
 // Names of the profiles that "kvwire": {"profile": ...} accepts, joined for messages.
 std::string ProfileNames();
 
-// Sets the switches that a profile bundles; keys given explicitly win over them. The bytes of a named profile do not
-// change between versions.
+// Sets the switches that a profile bundles, and its name; keys given explicitly win over them. A profile that leaves
+// hash_form open ("vllm", "vllm-0.22", "llm-d") keeps what is there. The bytes of a named profile do not change between
+// versions.
 Status ApplyProfile(std::string_view name, KVEventsConfig::Extensions* extensions);
 
 }  // namespace kvwire

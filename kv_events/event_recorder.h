@@ -5,7 +5,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "kv_events/batch.h"
 #include "kv_events/clock.h"
@@ -36,7 +39,7 @@ struct Divergence {
 // With options.track_state the recorder keeps the set it announced, which gives digest() and Audit(), and applies the
 // removal rule: under Removals::kExact a hash that was stored n times (each copy, each reuse report) is removed only
 // when its last copy goes, and then n times, so that consumers that count and consumers that keep a set both agree with
-// the pool at every batch. Without tracking, what is called is what is published.
+// the pool at every batch. Under Removals::kPerCopy, and without tracking, what is called is what is published.
 //
 // Threads: one thread at a time (the engine's step thread); the recorder never calls back into the host.
 // Ownership: the publisher outlives the recorder.
@@ -57,10 +60,12 @@ class EventRecorder {
   // medium means GPU, and GPU is written.
   void Store(const BlockStored& stored);
 
-  // Blocks that were available already are announced again, for consumers that missed the first time.
+  // Blocks that were available already are announced again, for consumers that missed the first time. They do not
+  // become copies; one that the recorder did not know counts as stored.
   void Reuse(const BlockStored& stored);
 
-  // One physical copy of each listed block is gone. A hash that was never stored is passed on once, as told.
+  // One physical copy of each listed block is gone; a hash listed twice lost two. A hash that is not held is passed on
+  // once, as told.
   void Remove(const BlockRemoved& removed);
 
   // Every block is gone.
@@ -73,10 +78,11 @@ class EventRecorder {
   // Events recorded and not yet published.
   const KVEventBatch& pending() const noexcept { return pending_; }
 
-  // Summary of what was announced, pending events included. Empty without track_state.
+  // Summary of what was announced and has a copy left, pending events included. Empty without track_state.
   const StateDigest& digest() const noexcept { return digest_; }
 
-  // Compares the set announced so far with the engine's own walk; nothing when they agree.
+  // Compares the set announced so far with the engine's own walk; nothing when they agree, or when disabled. Takes time
+  // and memory in proportion to the blocks. "First" is by group, medium and hash, whatever the order of the walk.
   // REQUIRES: options.track_state.
   std::optional<Divergence> Audit(const StateSource& walk) const;
 
@@ -84,23 +90,32 @@ class EventRecorder {
   struct Held {
     std::uint32_t copies = 0;     // stores minus removals
     std::uint32_t announced = 0;  // stores plus reuse reports since the block was last absent
-    bool has_parent = false;
-    BlockHash parent;
+    std::optional<BlockHash> parent;
   };
-  // One tier of one group. Few, so a map that keeps references valid.
-  struct Shelf {
-    std::unordered_map<BlockHash, Held> blocks;
-  };
-  using ShelfKey = std::pair<std::uint32_t, std::string>;
+  // The blocks of one tier of one group.
+  using Shelf = std::unordered_map<BlockHash, Held>;
+  using ShelfKey = std::pair<std::uint32_t, std::string>;  // the medium is canonical
 
-  void Record(const BlockStored& stored, std::uint32_t copies);
-  Shelf& ShelfOf(const std::optional<std::uint32_t>& group, const std::optional<std::string_view>& medium);
+  // A removal that is still to be announced `times` times.
+  struct Leaving {
+    BlockHash hash;
+    std::uint32_t times = 0;
+  };
+
+  enum class Cause : std::uint8_t { kStore, kReuse };
+  void Record(const BlockStored& stored, Cause cause);
+  void TakeCopies(const BlockRemoved& removed, std::string_view medium);
+  void AddRemovals(BlockRemoved removed);
+  Shelf& ShelfOf(const std::optional<std::uint32_t>& group, std::string_view medium);
 
   const Options options_;
   EventPublisher* const publisher_;
   KVEventBatch pending_;
   StateDigest digest_;
-  std::map<ShelfKey, Shelf> shelves_;
+  std::map<ShelfKey, Shelf> shelves_;  // few
+  // Scratch of Remove(), kept for its memory.
+  std::vector<Leaving> leaving_;
+  std::vector<BlockHash> round_;
 };
 
 }  // namespace kvwire

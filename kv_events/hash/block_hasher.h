@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,8 +38,14 @@ class BlockHasher {
 
   const BlockHash& root() const noexcept { return root_; }
 
-  // `parent` empty: the root.
+  // A copy whose prompts start from another root, for a stream whose producer drew a random one.
+  BlockHasher WithRoot(const BlockHash& root) const;
+
+  // `parent` empty: the root. An OpaqueKey counts as its bytes.
   BlockHash HashBlock(const BlockHash& parent, std::span<const TokenId> tokens, const ExtraKeys& extra_keys = {});
+
+  // What the last HashBlock digested; valid until the next one.
+  std::span<const std::uint8_t> last_preimage() const noexcept;
 
  private:
   struct Digest;
@@ -50,5 +57,11 @@ class BlockHasher {
 
 // "sha256_cbor"; the error lists what is allowed.
 Result<HashAlgorithm> ParseHashAlgorithm(std::string_view name);
+
+// Answers the value of an environment variable, nothing when it is unset.
+using HashSeedEnvironment = std::function<std::optional<std::string>(const std::string& name)>;
+
+// The seed text: the one given explicitly, else PYTHONHASHSEED, else kDefaultHashSeed. Set but empty counts as set.
+std::string ResolveHashSeed(const std::optional<std::string>& explicit_seed, const HashSeedEnvironment& environment);
 
 }  // namespace kvwire

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,15 +21,20 @@ enum class LinkKind : std::uint8_t { kPub, kRouter, kSub, kDealer };
 struct LinkOptions {
   int send_hwm = 1000;  // messages per peer; 0 = no limit
   int receive_hwm = 1000;
-  std::int64_t max_message_bytes = -1;  // receiving side; -1 = no limit
+  std::int64_t max_message_bytes = -1;  // receiving side, per frame; -1 = no limit
+  std::size_t max_frames = 64;          // receiving side: further frames of a message are thrown away
   std::string subscription;             // kSub: topic prefix
+  std::string identity;                 // kDealer: what a ROUTER calls it, up to 255 bytes; empty: the ROUTER chooses
+  bool watch_peers = false;             // Connect: makes had_peer() work
 };
 
 // A ZeroMQ socket as a FrameLink. PUB drops at a subscriber's high-water mark (ZeroMQ's rule: kSent all the same);
-// ROUTER is mandatory: a full peer gives kWouldBlock, a gone one kUnroutable. IPv6 is on for bracketed hosts.
+// ROUTER is mandatory: a full peer gives kWouldBlock, a gone one kUnroutable; of two peers with one identity the later
+// takes over. IPv6 is on for bracketed hosts and "::". Shared frames of 1 KiB or more are sent without a copy.
 //
 // Threads: used by one thread at a time; may be handed over before its first use there.
-// Errors: Create names the socket, the address and the reason; kAddressInUse if somebody holds the address.
+// Errors: Bind and Connect name the setting, the socket, the address and the reason; kAddressInUse if somebody holds
+//   the address.
 class ZmqLink final : public FrameLink {
  public:
   static Result<std::unique_ptr<ZmqLink>> Bind(std::shared_ptr<ZmqContext> context, LinkKind kind,
@@ -36,7 +42,8 @@ class ZmqLink final : public FrameLink {
   static Result<std::unique_ptr<ZmqLink>> Connect(std::shared_ptr<ZmqContext> context, LinkKind kind,
                                                   const Endpoint& endpoint, const LinkOptions& options);
 
-  // Closes at once; messages not yet taken by peers are discarded unless CloseWithin was called.
+  // Closes at once; messages not yet taken by peers are discarded unless SetLinger was called. A bound address is free
+  // when the destructor returns.
   ~ZmqLink() override;
 
   // Keeps trying to hand over what was sent for up to `linger`, in the background, when the link is destroyed.
@@ -46,20 +53,33 @@ class ZmqLink final : public FrameLink {
   std::optional<InFrames> TryReceive() override;
   std::string endpoint() const override;
 
+  // Whether a peer ever was there, if options.watch_peers said to look.
+  bool had_peer() noexcept;
+
   // The raw socket, for WaitForInput.
   void* handle() const noexcept { return socket_; }
 
  private:
-  ZmqLink(std::shared_ptr<ZmqContext> context, void* socket, LinkKind kind, std::string endpoint);
+  class Monitor;
+
+  ZmqLink(std::shared_ptr<ZmqContext> context, void* socket, LinkKind kind, const LinkOptions& options);
+  static Result<std::unique_ptr<ZmqLink>> Open(std::shared_ptr<ZmqContext> context, LinkKind kind,
+                                               const Endpoint& endpoint, const LinkOptions& options);
+  bool Configure(const Endpoint& endpoint, const LinkOptions& options) noexcept;
 
   const std::shared_ptr<ZmqContext> context_;
   void* const socket_;
   const LinkKind kind_;
+  const std::size_t max_frames_;
   std::string endpoint_;
+  bool bound_ = false;
+  bool had_peer_ = false;
+  std::unique_ptr<Monitor> monitor_;
 };
 
 // Wakes a thread that sleeps in WaitForInput. An eventfd.
 // Threads: Wake from any thread; the rest by the waiting thread.
+// Errors: fd() is -1 when the system had no descriptor left; then Wake does nothing.
 class WakeSignal {
  public:
   WakeSignal();
@@ -75,7 +95,8 @@ class WakeSignal {
   int fd_;
 };
 
-// Sleeps until one of the links has input, the signal fires or the time is over. Drains the signal.
+// Sleeps until one of the links has input or may be written again, the signal fires or the time is over. Drains the
+// signal. May return early without a reason. REQUIRES: at most 7 links; null entries are skipped.
 void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chrono::microseconds timeout) noexcept;
 
 }  // namespace kvwire

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tl/expected.hpp>
@@ -13,14 +14,18 @@
 
 namespace kvwire {
 
-// Bounds on bytes from strangers. Every declared length is also checked against the bytes that remain.
+// Bounds on bytes from strangers. Every declared length is also checked against the bytes that remain. Above
+// max_payload_bytes, max_events or max_depth the message is refused, above the others the event.
 struct DecodeLimits {
-  std::size_t max_payload_bytes = std::size_t{64} << 20;
+  std::size_t max_payload_bytes = std::size_t{64} << 20;  // never more than 2 GiB
   std::size_t max_events = 1u << 20;
   std::size_t max_hashes_per_event = 1u << 20;
+  std::size_t max_hashes = 1u << 22;  // of all events together
   std::size_t max_tokens_per_event = 1u << 24;
-  std::size_t max_text_bytes = 1u << 20;
-  std::uint32_t max_depth = 32;
+  std::size_t max_extra_keys = 1u << 18;   // of all events together
+  std::size_t max_text_bytes = 1u << 20;   // a text, or a key that is kept as bytes
+  std::size_t max_rejected_details = 100;  // how many rejected events are described one by one
+  std::uint32_t max_depth = 32;            // arrays and maps around a value; never more than 256
 };
 
 // Which 64 bits stand for a hash that came as bytes is decided later, by BlockHash::Low64; kFirst64 keeps only the
@@ -66,18 +71,23 @@ struct RejectedEvent {
 enum class BatchShape : std::uint8_t { kArray, kMap };
 
 struct DecodedBatch {
-  KVEventBatch batch;  // the events that were read, in order
-  std::vector<RejectedEvent> rejected;
+  KVEventBatch batch;                   // the events that were read, in order
+  std::vector<RejectedEvent> rejected;  // the first limits.max_rejected_details of them
+  std::size_t rejected_total = 0;       // all of them
   BatchShape shape = BatchShape::kArray;
-  std::size_t map_events = 0;
-  std::size_t array_events = 0;
-  std::size_t ignored_fields = 0;  // unknown map keys and surplus array elements
+  std::size_t map_events = 0;      // events that were read from a map,
+  std::size_t array_events = 0;    // or from an array
+  std::size_t ignored_fields = 0;  // unknown map keys and surplus array elements of the batch and of those events
 };
 
 // Reads one payload: array or map batches; map, array or bin-wrapped events, mixed; every field list since vLLM 0.9.0
-// and the dialects of docs/protocol.md. `ts` may be float, integer (taken as milliseconds above 1e11) or nil (0).
-// Threads: none of its own. Errors: never throws but for lack of memory; allocation is bounded by a small multiple of
-// the payload's size.
+// and the dialects of docs/protocol.md. `ts` may be float, integer (taken as milliseconds above 1e11) or nil; nil, NaN
+// and infinities give 0. A BlockStored's cache_salt becomes the last extra key of its first block, and mm_keys an
+// opaque one.
+// Threads: none of its own.
+// Errors: never throws but for lack of memory.
+// Bounds: memory is bounded by the limits and, besides the described rejections, by 256 bytes per byte of payload.
+// Source: docs/protocol.md, "What the decoder accepts".
 tl::expected<DecodedBatch, DecodeError> DecodeBatch(std::span<const std::uint8_t> payload,
                                                     const DecodeOptions& options = {});
 

@@ -11,9 +11,10 @@
 namespace kvwire {
 
 // Writes batches as msgpack, byte for byte as vLLM's encoder does for the same switches: always an array of three
-// (float64 ts, array of events, integer rank or nil), never anything after it.
+// (float64 ts, array of events, integer rank or nil), never anything after it. The nil is written only for a batch
+// whose rank is unset; publishers set it.
 //
-// Threads: one thread at a time; the buffer is reused.
+// Threads: const and without state; several threads may encode into buffers of their own.
 // Errors: throws std::bad_alloc only.
 // Source: docs/protocol.md.
 class BatchEncoder {
@@ -21,6 +22,7 @@ class BatchEncoder {
   explicit BatchEncoder(const KVEventsConfig::Extensions& switches) : switches_(switches) {}
 
   // Appends the payload of `batch` to *out.
+  // REQUIRES: an OpaqueKey in the batch holds exactly one msgpack value; it is copied as it is.
   void Encode(const KVEventBatch& batch, std::vector<std::uint8_t>* out) const;
 
  private:

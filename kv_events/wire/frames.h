@@ -42,13 +42,15 @@ struct LiveMessage {
 // Nothing unless there are three frames and the second is a sequence.
 std::optional<LiveMessage> ParseLiveMessage(std::span<const FrameView> frames) noexcept;
 
-// A replay answer as a DEALER sees it, the empty delimiter first; either layout, told apart by the frame count.
+// A replay answer as a DEALER sees it, the empty delimiter first; either layout, told apart by the frame count. The end
+// mark is kEndOfReplay or, as no batch has an empty payload, any message with one.
 struct ReplayMessage {
   std::optional<FrameView> topic;  // absent in the legacy layout
   SequenceNumber sequence = 0;
   FrameView payload;
   bool end = false;
 };
+// Nothing unless there are three or four frames, the first is empty and the last but one a sequence.
 std::optional<ReplayMessage> ParseReplayMessage(std::span<const FrameView> frames) noexcept;
 
 }  // namespace kvwire

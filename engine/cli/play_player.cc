@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cli/play_player.h"
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kv_events/wire/frames.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+constexpr std::size_t kMessagesPerCall = 32;
+
+}  // namespace
+
+RecordingPlayer::RecordingPlayer(const Options& options, std::unique_ptr<RecordingReader> reader, FrameLink* publish,
+                                 FrameLink* replay)
+    : options_(options), reader_(std::move(reader)), publish_(publish), replay_(replay) {}
+
+std::size_t RecordingPlayer::DoWork(MonotonicNanos now) {
+  std::size_t work = 0;
+  while (work < kMessagesPerCall) {
+    if (!next_) Load(now);
+    if (!next_ || now < due_ || !PublishNext()) break;
+    ++work;
+  }
+  return work + (service_ ? service_->DoWork(now) : 0);
+}
+
+void RecordingPlayer::Load(MonotonicNanos now) {
+  if (ended_) return;
+  RecordedMessage message;
+  const RecordingReader::Outcome outcome = reader_->Next(&message);
+  if (outcome != RecordingReader::Outcome::kMessage) {
+    ended_ = outcome;
+    return;
+  }
+  if (!started_) {
+    started_ = now;
+    first_wall_ = message.wall_nanos;
+  }
+  due_ = *started_;
+  // The recorder's wall clock may have stepped back; such a message is due at once.
+  if (options_.speed > 0 && message.wall_nanos > first_wall_) {
+    due_ += static_cast<MonotonicNanos>(static_cast<double>(message.wall_nanos - first_wall_) / options_.speed);
+  }
+  payload_ = std::make_shared<const std::vector<std::uint8_t>>(std::exchange(message.payload, {}));
+  next_ = std::move(message);
+}
+
+bool RecordingPlayer::PublishNext() {
+  const std::span<const std::uint8_t> topic(reinterpret_cast<const std::uint8_t*>(next_->topic.data()),
+                                            next_->topic.size());
+  const SequenceFrame sequence = EncodeSequence(next_->sequence);
+  const OutFrame frames[] = {OutFrame::Copy(topic), OutFrame::Copy(sequence), OutFrame::Share(payload_)};
+  if (publish_->TrySend(frames) != SendResult::kSent) return false;
+  if (!topic_) topic_ = next_->topic;
+  if (!buffer_ || (buffer_->newest() && next_->sequence <= *buffer_->newest())) BeginLife();
+  ++messages_;
+  bytes_ += payload_->size();
+  buffer_->Append(next_->sequence, std::move(payload_));
+  next_.reset();
+  return true;
+}
+
+void RecordingPlayer::BeginLife() {
+  service_.reset();
+  buffer_ = std::make_unique<ReplayBuffer>(replay_ == nullptr ? 0 : options_.buffer_steps, options_.buffer_bytes);
+  if (replay_ != nullptr) {
+    service_ = std::make_unique<ReplayService>(*topic_, ReplayLayout::kTopic, replay_, buffer_.get());
+  }
+}
+
+}  // namespace kvwire::engine

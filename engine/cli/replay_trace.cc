@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "engine/cli/commands.h"
+#include "engine/cli/kv_events_option.h"
+#include "engine/cli/log.h"
+#include "engine/cli/replay_report.h"
+#include "engine/cli/stop_signal.h"
+#include "engine/engine_core.h"
+#include "engine/simulated_runner.h"
+#include "engine/trace.h"
+#include "engine/trace_replay.h"
+#include "kv_events/config.h"
+#include "kv_events/publish/factory.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitStopped = 130;  // as a shell reports an interrupted command
+
+// Where a dump goes; reports failures once, at the end.
+class DumpFile {
+ public:
+  explicit DumpFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w")) {}
+  ~DumpFile() {
+    if (file_ != nullptr) std::fclose(file_);
+  }
+  DumpFile(const DumpFile&) = delete;
+  DumpFile& operator=(const DumpFile&) = delete;
+
+  void Write(const std::string& line) {
+    if (file_ != nullptr) failed_ = std::fwrite(line.data(), 1, line.size(), file_) != line.size() || failed_;
+  }
+
+  Status Close() {
+    const bool failed = file_ == nullptr || failed_ || std::fclose(std::exchange(file_, nullptr)) != 0;
+    if (failed) return MakeError(ErrorCode::kUnavailable, fmt::format("cannot write \"{}\"", path_));
+    return {};
+  }
+
+ private:
+  const std::string path_;
+  std::FILE* file_;
+  bool failed_ = false;
+};
+
+// How many subscriptions the publisher sees; 1 when it cannot see any.
+template <class Stats>
+std::uint64_t Subscribers(const Stats& stats) {
+  if constexpr (requires { stats.subscribers; }) return stats.subscribers;
+  return 1;
+}
+
+class ReplayTraceCommand {
+ public:
+  void AddTo(CLI::App& command);
+  int Run();
+
+ private:
+  Status RunParts();
+  Status Build();
+  Status Replay();
+  void WaitForSubscriber();
+  void Drain();
+  Status DumpState() const;
+  void PrintReport();
+  void Linger() const;
+
+  std::string trace_;
+  KVEventsOption events_option_;
+  scheduler::SchedulerConfig scheduler_config_;
+  std::string hash_algorithm_ = "sha256_cbor";
+  double prefill_overhead_us_ = 0;
+  double prefill_us_per_token_ = 0;
+  double decode_us_per_request_ = 0;
+  std::uint64_t limit_ = 0;
+  double speed_ = 0;
+  std::string dump_state_;
+  std::string dump_digests_;
+  bool wait_for_subscriber_ = false;
+  double linger_seconds_ = 0;
+  bool json_ = false;
+
+  const Clock& clock_ = SystemClock::Get();
+  KVEventsConfig events_;
+  std::unique_ptr<TraceReader> reader_;
+  std::unique_ptr<EventPublisher> publisher_;
+  std::unique_ptr<EngineCore> engine_;
+  ReplayReport report_;
+};
+
+void ReplayTraceCommand::AddTo(CLI::App& command) {
+  scheduler::SchedulerConfig& config = scheduler_config_;
+  config.num_blocks = 10000;
+  command
+      .add_option("trace", trace_,
+                  "Trace file: a JSON object per line with timestamp, input_length, output_length, hash_ids")
+      ->required();
+  events_option_.AddTo(command);
+  command.add_option("--num-blocks", config.num_blocks, "Blocks of the KV cache, the null block included")
+      ->capture_default_str();
+  command.add_option("--block-size", config.block_size, "Tokens per block")->capture_default_str();
+  command.add_option("--max-num-seqs", config.max_num_seqs, "Requests running at once")->capture_default_str();
+  command.add_option("--max-num-batched-tokens", config.max_num_batched_tokens, "Tokens computed per step")
+      ->capture_default_str();
+  command.add_option("--max-model-len", config.max_model_len, "Prompt and output tokens of one request")
+      ->capture_default_str();
+  command.add_flag("--vllm-exact", config.vllm_exact, "Record events in vLLM's own order, one removal per copy");
+  command.add_option("--prefix-caching-hash-algo", hash_algorithm_, "Identity of blocks; the seed is PYTHONHASHSEED")
+      ->capture_default_str();
+  command.add_option("--limit", limit_, "Requests to take from the trace; 0: all")->capture_default_str();
+  command.add_option("--speed", speed_, "Replay trace time so many times faster; 0: as fast as it goes")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--prefill-overhead-us", prefill_overhead_us_, "Model time of a step that computes prompt tokens")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--prefill-us-per-token", prefill_us_per_token_, "Model time per uncached prompt token")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--decode-us-per-request", decode_us_per_request_, "Model time of a step per decoding request")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--dump-state", dump_state_,
+                     "At the end, write a line \"group medium hash\" per resident block, sorted");
+  command.add_option("--dump-digests", dump_digests_, "Write a line \"number digest\" per batch");
+  command.add_flag("--wait-for-subscriber", wait_for_subscriber_, "Start when somebody subscribes");
+  command.add_option("--linger", linger_seconds_, "Serve replay requests so many seconds after the end")
+      ->check(CLI::NonNegativeNumber);
+  command.add_flag("--json", json_, "Print the summary as JSON");
+}
+
+int ReplayTraceCommand::Run() {
+  const Status done = RunParts();
+  if (engine_) engine_->Shutdown(std::chrono::milliseconds(2000));
+  if (!done) {
+    fmt::print(stderr, "kvwire replay-trace: {}\n", done.error().message);
+    return kExitFailed;
+  }
+  return report_.summary.stopped ? kExitStopped : 0;
+}
+
+Status ReplayTraceCommand::RunParts() {
+  Status status = Build();
+  if (!status) return status;
+  if (wait_for_subscriber_) WaitForSubscriber();
+  status = Replay();
+  if (!status) return status;
+  Drain();
+  PrintReport();
+  status = DumpState();
+  if (!status) return status;
+  Linger();
+  return {};
+}
+
+Status ReplayTraceCommand::Build() {
+  auto events = events_option_.Config();
+  if (!events) return tl::unexpected<Error>(std::move(events).error());
+  events_ = *std::move(events);
+  if (wait_for_subscriber_ && events_.EffectivePublisher() != PublisherKind::kZmq) {
+    return MakeError(ErrorCode::kInvalidArgument, "--wait-for-subscriber needs events that are published over zmq");
+  }
+  const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
+  if (!algorithm) return tl::unexpected<Error>(algorithm.error());
+  auto hasher =
+      BlockHasher::Create(*algorithm, ProcessEnvironment("PYTHONHASHSEED").value_or(std::string(kDefaultHashSeed)));
+  if (!hasher) return tl::unexpected<Error>(std::move(hasher).error());
+  auto reader = TraceReader::Open(trace_);
+  if (!reader) return tl::unexpected<Error>(std::move(reader).error());
+  reader_ = *std::move(reader);
+  SimulatedRunner::Options runner_options;
+  runner_options.num_blocks = scheduler_config_.num_blocks;
+  runner_options.block_size = scheduler_config_.block_size;
+  auto runner = SimulatedRunner::Create(runner_options);
+  if (!runner) return tl::unexpected<Error>(std::move(runner).error());
+
+  PublisherOptions publisher_options;
+  publisher_options.host_wakes = true;
+  publisher_options.log = StderrLog();
+  auto publisher = CreateEventPublisher(events_, publisher_options);
+  if (!publisher) return tl::unexpected<Error>(std::move(publisher).error());
+  publisher_ = *std::move(publisher);
+
+  EngineConfig config;
+  config.scheduler = scheduler_config_;
+  config.scheduler.enable_kv_cache_events = events_.enable_kv_cache_events;
+  config.scheduler.removals = events_.kvwire.removals;
+  config.scheduler.log = StderrLog();
+  const auto microseconds = [](double value) {
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(value * 1000));
+  };
+  config.time_model = {microseconds(prefill_overhead_us_), microseconds(prefill_us_per_token_),
+                       microseconds(decode_us_per_request_)};
+  config.sleep = [](std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); };
+  auto engine = EngineCore::Create(std::move(config), *std::move(hasher), *std::move(runner), publisher_.get());
+  if (!engine) return tl::unexpected<Error>(std::move(engine).error());
+  engine_ = *std::move(engine);
+  return {};
+}
+
+Status ReplayTraceCommand::Replay() {
+  std::optional<DumpFile> digests;
+  if (!dump_digests_.empty()) digests.emplace(dump_digests_);
+  ProgressLine progress(clock_);
+  ReplayOptions options;
+  options.limit = limit_;
+  options.speed = speed_;
+  options.stop = StopRequested;
+  options.progress = [&progress](const ReplayProgress& now) { progress.Update(now); };
+  options.sleep = [](std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); };
+  options.on_refused = [](const TraceRequest& request, const Error& error) {
+    StderrLog()(LogLevel::kWarning, fmt::format("trace line {} refused: {}", request.line, error.message));
+  };
+  if (digests) {
+    options.on_batch = [this, &digests](std::uint64_t ordinal) {
+      digests->Write(
+          fmt::format("{} {}\n", events_.kvwire.first_seq + ordinal, engine_->scheduler().pool().digest().ToString()));
+    };
+  }
+  const Result<ReplaySummary> summary = TraceReplay(reader_.get(), engine_.get(), std::move(options)).Run();
+  progress.Finish();
+  if (!summary) return tl::unexpected<Error>(summary.error());
+  report_.summary = *summary;
+  return digests ? digests->Close() : Status();
+}
+
+// Until a subscription reached the publisher's socket, or a stop was asked for.
+void ReplayTraceCommand::WaitForSubscriber() {
+  if (const auto source = publisher_->source()) {
+    StderrLog()(LogLevel::kInfo, fmt::format("waiting for a subscriber at {}", source->endpoint));
+  }
+  while (!StopRequested() && Subscribers(publisher_->stats()) == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+// Until everything was handed to the sockets, so that the figures are final and consumers can catch up.
+void ReplayTraceCommand::Drain() {
+  const MonotonicNanos deadline = clock_.Now() + 30'000'000'000;
+  publisher_->Wake();
+  while (publisher_->stats().queued != 0 && clock_.Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void ReplayTraceCommand::PrintReport() {
+  report_.scheduler = engine_->scheduler().stats();
+  report_.publisher = publisher_->stats();
+  report_.times = engine_->times();
+  report_.peak_memory_bytes = PeakMemoryBytes();
+  const std::string text = json_ ? ReportAsJson(report_) : ReportAsText(report_);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+Status ReplayTraceCommand::DumpState() const {
+  if (dump_state_.empty()) return {};
+  std::vector<std::tuple<std::uint32_t, std::string_view, std::uint64_t>> blocks;
+  // Media are few and their texts belong to the pool's owner; the walk's own views do not outlive the call.
+  std::vector<std::unique_ptr<std::string>> media;
+  engine_->scheduler().pool().Walk([&blocks, &media](const ResidentBlock& block) {
+    const std::string medium = CanonicalMedium(block.medium);
+    auto found = std::find_if(media.begin(), media.end(), [&medium](const auto& known) { return *known == medium; });
+    if (found == media.end()) found = media.insert(media.end(), std::make_unique<std::string>(medium));
+    blocks.emplace_back(block.group, std::string_view(**found), block.hash.Low64());
+  });
+  std::sort(blocks.begin(), blocks.end());
+  DumpFile file(dump_state_);
+  for (const auto& [group, medium, low64] : blocks) file.Write(fmt::format("{} {} {:016x}\n", group, medium, low64));
+  return file.Close();
+}
+
+void ReplayTraceCommand::Linger() const {
+  const MonotonicNanos end = clock_.Now() + static_cast<MonotonicNanos>(linger_seconds_ * 1e9);
+  while (!StopRequested() && clock_.Now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+}  // namespace
+
+void AddReplayTraceCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("replay-trace", "Drive an engine with a request trace and publish its events");
+  const auto replay = std::make_shared<ReplayTraceCommand>();
+  replay->AddTo(*command);
+  command->callback([replay, exit_code] { *exit_code = replay->Run(); });
+}
+
+}  // namespace kvwire::engine

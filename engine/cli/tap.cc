@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "engine/cli/commands.h"
+#include "engine/cli/stop_signal.h"
+#include "engine/cli/tap_sink.h"
+#include "kv_events/clock.h"
+#include "kv_events/subscribe/event_stream.h"
+#include "kv_events/transport/endpoint.h"
+#include "kv_events/transport/zmq_context.h"
+#include "kv_events/transport/zmq_link.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+// Verdicts take 0 to 3.
+constexpr int kExitFailed = 4;
+constexpr std::chrono::milliseconds kLook(20);
+
+struct TapOptions {
+  std::string endpoint = "tcp://localhost:5557";
+  std::string replay_endpoint;
+  std::string topic;
+  bool bind = false;
+  double until_idle = 0;  // seconds; 0: for ever
+  double wait = 0;
+  SequenceNumber first_seq = 0;
+  std::string removals = "per_copy";
+  TapOutput output;
+};
+
+void AddOptions(CLI::App& command, TapOptions& options) {
+  command.add_option("--endpoint", options.endpoint, "Address of the event stream")->capture_default_str();
+  command.add_option("--replay-endpoint", options.replay_endpoint,
+                     "Address of the publisher's replay socket; gaps stay without it");
+  command.add_option("--topic", options.topic, "Only topics with this beginning");
+  command.add_flag("--bind", options.bind, "Listen at the endpoint, for publishers that connect");
+  command.add_flag("--check", options.output.check,
+                   "Hold the stream to the rules; exit code 0 clean, 1 violated, 2 incomplete, 3 silent");
+  command
+      .add_option("--removals", options.removals,
+                  "How the source removes: exact also checks that a block leaves with all its announcements at once")
+      ->check(CLI::IsMember({"exact", "per_copy"}))
+      ->capture_default_str();
+  command.add_option("--first-seq", options.first_seq, "Number of a publisher's first message")->capture_default_str();
+  command.add_option("--until-idle", options.until_idle, "End when nothing came for so many seconds after the first")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--wait", options.wait, "End when the first message did not come within so many seconds")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--record", options.output.record, "Write the messages to a file, for kvwire play");
+  command.add_option("--dump-state", options.output.dump_state,
+                     "At the end, write a line \"group medium hash\" per held block, sorted");
+  command.add_option("--dump-digests", options.output.dump_digests, "Write a line \"number digest\" per batch");
+  command.add_flag("--json", options.output.json, "Print JSON, one object a line");
+  command.add_flag("--quiet", options.output.quiet, "Print no events");
+  command.add_option("--max-events-shown", options.output.max_events_shown, "Print so many events at most");
+}
+
+struct Tap {
+  std::unique_ptr<TapSink> sink;
+  std::unique_ptr<EventStream> stream;
+  ZmqLink* live = nullptr;  // owned by the stream
+};
+
+Result<Tap> Open(const TapOptions& options) {
+  const Result<Endpoint> endpoint = Endpoint::Parse(options.endpoint, "--endpoint");
+  if (!endpoint) return tl::unexpected<Error>(endpoint.error());
+  ReplayLinkFactory replay;
+  const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
+  if (!options.replay_endpoint.empty()) {
+    const Result<Endpoint> where = Endpoint::Parse(options.replay_endpoint, "--replay-endpoint");
+    if (!where) return tl::unexpected<Error>(where.error());
+    replay = [context, address = *where]() -> std::unique_ptr<FrameLink> {
+      LinkOptions link;
+      // Publishers that do not pace a replay lose what does not fit here.
+      link.receive_hwm = 100'000;
+      auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, address, link);
+      if (!dealer) return nullptr;
+      return *std::move(dealer);
+    };
+  }
+  Tap tap;
+  TapOutput output = options.output;
+  output.removals = options.removals == "exact" ? Removals::kExact : Removals::kPerCopy;
+  auto sink = TapSink::Create(output);
+  if (!sink) return tl::unexpected<Error>(sink.error());
+  tap.sink = *std::move(sink);
+  LinkOptions link;
+  // The publisher drops what does not fit at a subscriber; a watcher must not be the cause of a gap.
+  link.receive_hwm = 0;
+  link.subscription = options.topic;
+  auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, *endpoint, link)
+                           : ZmqLink::Connect(context, LinkKind::kSub, *endpoint, link);
+  if (!live) return tl::unexpected<Error>(live.error());
+  tap.live = live->get();
+  EventStreamOptions stream;
+  stream.first_sequence = options.first_seq;
+  tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), stream, tap.sink.get());
+  return tap;
+}
+
+MonotonicNanos Seconds(double seconds) { return static_cast<MonotonicNanos>(seconds * 1e9); }
+
+void Watch(const TapOptions& options, Tap& tap) {
+  const Clock& clock = SystemClock::Get();
+  MonotonicNanos last = clock.Now();
+  bool any = false;
+  while (!StopRequested()) {
+    const MonotonicNanos now = clock.Now();
+    if (tap.stream->DoWork(now) > 0) {
+      last = now;
+      any = true;
+      continue;
+    }
+    const double limit = any ? options.until_idle : options.wait;
+    if (limit > 0 && !tap.stream->recovering() && now - last >= Seconds(limit)) return;
+    std::fflush(stdout);
+    ZmqLink* const links[] = {tap.live, static_cast<ZmqLink*>(tap.stream->replay_link())};
+    WaitForInput(links, nullptr, kLook);
+  }
+}
+
+int RunTap(const TapOptions& options) {
+  Result<Tap> tap = Open(options);
+  if (!tap) {
+    fmt::print(stderr, "kvwire tap: {}\n", tap.error().message);
+    return kExitFailed;
+  }
+  tap->sink->Listening(tap->live->endpoint(), options.replay_endpoint);
+  Watch(options, *tap);
+  tap->stream->Finish();
+  const Status written = tap->sink->Finish(tap->stream->stats());
+  if (!written) {
+    fmt::print(stderr, "kvwire tap: {}\n", written.error().message);
+    return kExitFailed;
+  }
+  const CheckVerdict verdict = tap->sink->Verdict();
+  // Nothing received is never a pass, asked to check or not.
+  if (options.output.check || verdict == CheckVerdict::kSilent) return static_cast<int>(verdict);
+  return 0;
+}
+
+}  // namespace
+
+void AddTapCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("tap", "Watch, check and record a stream of KV-cache events");
+  const auto options = std::make_shared<TapOptions>();
+  AddOptions(*command, *options);
+  command->callback([options, exit_code] { *exit_code = RunTap(*options); });
+}
+
+}  // namespace kvwire::engine

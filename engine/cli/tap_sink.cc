@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cli/tap_sink.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "engine/cli/tap_format.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+std::uint64_t WallNanos() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+}
+
+tl::unexpected<Error> CannotWrite(const std::string& path) {
+  return MakeError(ErrorCode::kUnavailable, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+}
+
+std::string Range(SequenceNumber from, SequenceNumber to) {
+  return from == to ? fmt::format("message {}", from) : fmt::format("messages {} to {}", from, to);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TapSink>> TapSink::Create(const TapOutput& output) {
+  std::unique_ptr<TapSink> sink(new TapSink(output));
+  if (!output.record.empty()) {
+    auto recorder = RecordingWriter::Create(output.record);
+    if (!recorder) return tl::unexpected<Error>(recorder.error());
+    sink->recorder_ = *std::move(recorder);
+  }
+  if (!output.dump_digests.empty()) {
+    sink->digests_.reset(std::fopen(output.dump_digests.c_str(), "w"));
+    if (!sink->digests_) return CannotWrite(output.dump_digests);
+  }
+  return sink;
+}
+
+TapSink::TapSink(const TapOutput& output)
+    : output_(output),
+      checker_({output.removals, StreamChecker::Options().max_reports},
+               [this](const Violation& violation) {
+                 if (!output_.check) return;
+                 Print(output_.json ? JsonLine({{"violation", ViolationAsJson(violation)}}) : violation.ToString());
+               }),
+      digests_(nullptr, std::fclose) {}
+
+TapSink::~TapSink() = default;
+
+void TapSink::Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void TapSink::Notice(std::string_view kind, const std::string& text) {
+  Print(output_.json ? JsonLine({{std::string(kind), text}}) : fmt::format("{}: {}\n", kind, text));
+}
+
+void TapSink::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
+  Record(message);
+  Show(message, batch);
+  checker_.OnBatch(message, batch);
+  if (!digests_) return;
+  const std::string line = fmt::format("{} {}\n", message.sequence, checker_.held().digest().ToString());
+  if (std::fwrite(line.data(), 1, line.size(), digests_.get()) != line.size() && failed_) {
+    failed_ = CannotWrite(output_.dump_digests);
+  }
+}
+
+void TapSink::Show(const StreamMessage& message, const DecodedBatch& batch) {
+  if (output_.quiet) return;
+  if (shown_ >= output_.max_events_shown) {
+    if (!more_noted_) Notice("note", "further events are not shown");
+    more_noted_ = true;
+    return;
+  }
+  if (output_.json) {
+    Print(JsonLine(BatchAsJson(message, batch)));
+  } else {
+    Print(BatchAsText(message, batch, output_.max_events_shown - shown_));
+  }
+  shown_ += std::max<std::size_t>(batch.batch.size(), 1);
+}
+
+void TapSink::Record(const StreamMessage& message) {
+  if (!recorder_) return;
+  const Status appended = recorder_->Append(WallNanos(), message.sequence, message.topic, message.payload);
+  if (!appended && failed_) failed_ = appended;
+}
+
+void TapSink::OnUndecodable(const StreamMessage& message, const DecodeError& error) {
+  Record(message);
+  Notice("undecodable", fmt::format("message {}: {}", message.sequence, error.message));
+  checker_.OnUndecodable(message, error);
+}
+
+void TapSink::OnRecovery(SequenceNumber from, SequenceNumber to) {
+  Notice("recovery", fmt::format("{} missing, asking for a replay", Range(from, to)));
+  checker_.OnRecovery(from, to);
+}
+
+void TapSink::OnHealed(SequenceNumber from, SequenceNumber to) {
+  Notice("healed", fmt::format("{} replayed", Range(from, to)));
+  checker_.OnHealed(from, to);
+}
+
+void TapSink::OnGap(const StreamGap& gap) {
+  Notice(gap.joined_late ? "joined late" : "gap",
+         fmt::format("{} not received: {}", Range(gap.from, gap.to), kvwire::ToString(gap.reason)));
+  checker_.OnGap(gap);
+}
+
+void TapSink::OnRestart(SequenceNumber last, SequenceNumber first_seen) {
+  Notice("restart", fmt::format("message {} after {}: the publisher began anew", first_seen, last));
+  checker_.OnRestart(last, first_seen);
+}
+
+void TapSink::OnMalformed(std::size_t frame_count) {
+  Notice("malformed", fmt::format("a message of {} frames", frame_count));
+  checker_.OnMalformed(frame_count);
+}
+
+void TapSink::Listening(const std::string& endpoint, const std::string& replay_endpoint) {
+  if (output_.json) {
+    Json line{{"listening", endpoint}};
+    if (!replay_endpoint.empty()) line["replay"] = replay_endpoint;
+    Print(JsonLine(line));
+  } else {
+    Print(fmt::format("listening on {}{}{}\n", endpoint, replay_endpoint.empty() ? "" : ", replay from ",
+                      replay_endpoint));
+  }
+  std::fflush(stdout);
+}
+
+Status TapSink::Finish(const EventStreamStats& stats) {
+  if (recorder_) {
+    const Status closed = recorder_->Close();
+    if (!closed && failed_) failed_ = closed;
+  }
+  if (digests_ && std::fclose(digests_.release()) != 0 && failed_) failed_ = CannotWrite(output_.dump_digests);
+  const Status dumped = DumpState();
+  if (!dumped && failed_) failed_ = dumped;
+  PrintSummary(stats);
+  return failed_;
+}
+
+Status TapSink::DumpState() const {
+  if (output_.dump_state.empty()) return {};
+  File file(std::fopen(output_.dump_state.c_str(), "w"), std::fclose);
+  if (!file) return CannotWrite(output_.dump_state);
+  bool written = true;
+  checker_.held().Dump([&file, &written](std::string_view line) {
+    written = std::fwrite(line.data(), 1, line.size(), file.get()) == line.size() && written;
+    written = std::fputc('\n', file.get()) != EOF && written;
+  });
+  if (std::fclose(file.release()) != 0 || !written) return CannotWrite(output_.dump_state);
+  return {};
+}
+
+void TapSink::PrintSummary(const EventStreamStats& stats) {
+  const CheckCounts& counts = checker_.counts();
+  const std::string digest = checker_.held().digest().ToString();
+  const std::string_view verdict = kvwire::ToString(checker_.Verdict());
+  if (output_.json) {
+    Json summary{{"messages", counts.batches + counts.undecodable},
+                 {"replayed", stats.replayed},
+                 {"events", counts.events},
+                 {"blocks_stored", counts.blocks_stored},
+                 {"blocks_removed", counts.blocks_removed},
+                 {"cleared", counts.cleared},
+                 {"gaps", counts.gaps},
+                 {"missing", counts.missing},
+                 {"healed", counts.healed},
+                 {"restarts", counts.restarts},
+                 {"undecodable", counts.undecodable},
+                 {"rejected_events", stats.rejected_events},
+                 {"malformed", stats.malformed},
+                 {"duplicates", stats.duplicates},
+                 {"held", checker_.held().size()},
+                 {"synchronised", checker_.synchronised()},
+                 {"digest", digest}};
+    if (output_.check) {
+      summary["violations"] = counts.violations;
+      summary["verdict"] = verdict;
+    }
+    Print(JsonLine({{"summary", summary}}));
+  } else {
+    Print(fmt::format("messages {} ({} replayed), events {}, blocks stored {}, removed {}, clears {}\n",
+                      counts.batches + counts.undecodable, stats.replayed, counts.events, counts.blocks_stored,
+                      counts.blocks_removed, counts.cleared));
+    Print(fmt::format("gaps {} ({} messages missing), healed {}, restarts {}, undecodable {}, malformed {}\n",
+                      counts.gaps, counts.missing, counts.healed, counts.restarts, counts.undecodable, stats.malformed,
+                      counts.violations));
+    Print(fmt::format("held {} blocks, digest {}\n", checker_.held().size(), digest));
+    if (output_.check) Print(fmt::format("violations {}\nverdict: {}\n", counts.violations, verdict));
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace kvwire::engine

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kv_events/error.h"
+#include "kv_events/subscribe/event_stream.h"
+#include "kv_events/subscribe/recording.h"
+#include "kv_events/subscribe/stream_checker.h"
+
+namespace kvwire::engine {
+
+struct TapOutput {
+  bool json = false;
+  bool check = false;                       // say what breaks the rules, end with the verdict
+  bool quiet = false;                       // no events, only notices and the summary
+  std::size_t max_events_shown = SIZE_MAX;  // in all; the batch in which they run out is shown in part
+  Removals removals = Removals::kPerCopy;   // how the source removes
+  std::string record;                       // file names; empty: not wanted
+  std::string dump_digests;
+  std::string dump_state;
+};
+
+// What `kvwire tap` does with a stream: prints it, checks it, records it, writes the digest of every batch.
+// Threads: one thread. Errors: a file that cannot be written ends in Finish; printing goes on.
+class TapSink final : public StreamSink {
+ public:
+  static Result<std::unique_ptr<TapSink>> Create(const TapOutput& output);
+  ~TapSink() override;
+
+  void OnBatch(const StreamMessage& message, const DecodedBatch& batch) override;
+  void OnUndecodable(const StreamMessage& message, const DecodeError& error) override;
+  void OnRecovery(SequenceNumber from, SequenceNumber to) override;
+  void OnHealed(SequenceNumber from, SequenceNumber to) override;
+  void OnGap(const StreamGap& gap) override;
+  void OnRestart(SequenceNumber last, SequenceNumber first_seen) override;
+  void OnMalformed(std::size_t frame_count) override;
+
+  // Prints "listening on ..." or its JSON form.
+  void Listening(const std::string& endpoint, const std::string& replay_endpoint);
+
+  // Writes the remaining files and prints the summary, its last line the verdict if that was asked for.
+  Status Finish(const EventStreamStats& stats);
+
+  CheckVerdict Verdict() const noexcept { return checker_.Verdict(); }
+
+ private:
+  using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+  explicit TapSink(const TapOutput& output);
+  void Print(std::string_view text);
+  void Notice(std::string_view kind, const std::string& text);
+  void Show(const StreamMessage& message, const DecodedBatch& batch);
+  void Record(const StreamMessage& message);
+  Status DumpState() const;
+  void PrintSummary(const EventStreamStats& stats);
+
+  const TapOutput output_;
+  StreamChecker checker_;
+  std::unique_ptr<RecordingWriter> recorder_;
+  File digests_;
+  Status failed_;  // the first failure to write
+  std::size_t shown_ = 0;
+  bool more_noted_ = false;
+};
+
+}  // namespace kvwire::engine

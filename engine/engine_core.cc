@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_core.h"
+
+#include <optional>
+#include <utility>
+
+namespace kvwire::engine {
+
+using scheduler::RunnerOutput;
+using scheduler::SchedulerOutput;
+
+// Stands between scheduler and publisher to count the batches and to time the calls. Without a publisher it discards.
+class EngineCore::PublishProbe final : public EventPublisher {
+ public:
+  PublishProbe(EventPublisher* publisher, const Clock* clock) : publisher_(publisher), clock_(clock) {}
+
+  PublishResult Publish(KVEventBatch&& batch) noexcept override {
+    if (publisher_ == nullptr) return PublishResult::kAccepted;
+    const MonotonicNanos start = clock_->Now();
+    const PublishResult result = publisher_->Publish(std::move(batch));
+    time_ += clock_->Now() - start;
+    ++batches_;
+    return result;
+  }
+  KVEventBatch TakeSpare() noexcept override {
+    return publisher_ == nullptr ? KVEventBatch() : publisher_->TakeSpare();
+  }
+  void Wake() noexcept override {
+    if (publisher_ == nullptr) return;
+    const MonotonicNanos start = clock_->Now();
+    publisher_->Wake();
+    time_ += clock_->Now() - start;
+  }
+  using EventPublisher::Close;
+  void Close(std::chrono::milliseconds deadline) noexcept override {
+    if (publisher_ != nullptr) publisher_->Close(deadline);
+  }
+  PublisherStats stats() const noexcept override {
+    return publisher_ == nullptr ? PublisherStats() : publisher_->stats();
+  }
+  std::optional<EventSourceInfo> source() const override {
+    return publisher_ == nullptr ? std::nullopt : publisher_->source();
+  }
+
+  std::uint64_t batches() const noexcept { return batches_; }
+  std::chrono::nanoseconds time() const noexcept { return std::chrono::nanoseconds(time_); }
+
+ private:
+  EventPublisher* const publisher_;
+  const Clock* const clock_;
+  std::uint64_t batches_ = 0;
+  MonotonicNanos time_ = 0;
+};
+
+Result<std::unique_ptr<EngineCore>> EngineCore::Create(EngineConfig config, BlockHasher hasher,
+                                                       std::unique_ptr<scheduler::ModelRunner> runner,
+                                                       EventPublisher* publisher) {
+  if (!config.time_model.is_zero() && !config.sleep) {
+    return MakeError(ErrorCode::kInvalidArgument, "a time model needs a function that passes its time");
+  }
+  auto probe = std::make_unique<PublishProbe>(publisher, config.clock);
+  auto scheduler = scheduler::Scheduler::Create(config.scheduler, std::move(hasher), probe.get(), config.clock);
+  if (!scheduler) return tl::unexpected<Error>(std::move(scheduler).error());
+  return std::unique_ptr<EngineCore>(
+      new EngineCore(std::move(config), std::move(probe), *std::move(scheduler), std::move(runner)));
+}
+
+EngineCore::EngineCore(EngineConfig config, std::unique_ptr<PublishProbe> probe,
+                       std::unique_ptr<scheduler::Scheduler> scheduler, std::unique_ptr<scheduler::ModelRunner> runner)
+    : config_(std::move(config)),
+      probe_(std::move(probe)),
+      runner_(std::move(runner)),
+      scheduler_(std::move(scheduler)) {}
+
+EngineCore::~EngineCore() = default;
+
+EngineCore::StepResult EngineCore::Step() {
+  const Clock& clock = *config_.clock;
+  const std::uint64_t batches_before = probe_->batches();
+  const std::chrono::nanoseconds event_calls_before = probe_->time();
+  StepResult result;
+
+  const MonotonicNanos start = clock.Now();
+  const SchedulerOutput step = scheduler_->Schedule();
+  result.num_scheduled_tokens = step.num_scheduled_tokens;
+  const MonotonicNanos scheduled = clock.Now();
+  const RunnerOutput output = runner_->Run(step);
+  PassModelTime(step, scheduled);
+  const MonotonicNanos ran = clock.Now();
+  result.finished = scheduler_->UpdateFromOutput(step, output);
+  const MonotonicNanos updated = clock.Now();
+
+  times_.schedule += std::chrono::nanoseconds(scheduled - start);
+  times_.run += std::chrono::nanoseconds(ran - scheduled);
+  times_.update += std::chrono::nanoseconds(updated - ran) - (probe_->time() - event_calls_before);
+  result.published = probe_->batches() != batches_before;
+  if (result.published) probe_->Wake();
+  return result;
+}
+
+void EngineCore::PassModelTime(const SchedulerOutput& step, MonotonicNanos started) {
+  if (config_.time_model.is_zero()) return;
+  const std::chrono::nanoseconds left =
+      config_.time_model.Duration(step) - std::chrono::nanoseconds(config_.clock->Now() - started);
+  if (left.count() > 0) config_.sleep(left);
+}
+
+std::uint64_t EngineCore::batches_published() const noexcept { return probe_->batches(); }
+
+StepTimes EngineCore::times() const noexcept {
+  StepTimes times = times_;
+  times.event_calls = probe_->time();
+  return times;
+}
+
+}  // namespace kvwire::engine

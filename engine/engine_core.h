@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/simulated_runner.h"
+#include "kv_events/clock.h"
+#include "kv_events/error.h"
+#include "kv_events/event_publisher.h"
+#include "kv_events/hash/block_hasher.h"
+#include "scheduler/model_runner.h"
+#include "scheduler/scheduler.h"
+
+namespace kvwire::engine {
+
+// Where a step's time goes, summed over all steps.
+struct StepTimes {
+  std::chrono::nanoseconds schedule{0};
+  std::chrono::nanoseconds run{0};          // the model runner, the time model's sleep included
+  std::chrono::nanoseconds update{0};       // without the event calls
+  std::chrono::nanoseconds event_calls{0};  // Publish() and Wake(); recording is part of schedule and update
+};
+
+struct EngineConfig {
+  scheduler::SchedulerConfig scheduler;
+  TimeModel time_model;
+  // Passes the time model's time. REQUIRES: set when time_model is not zero.
+  std::function<void(std::chrono::nanoseconds)> sleep;
+  const Clock* clock = &SystemClock::Get();
+};
+
+// Scheduler and model runner, one step at a time: schedule, run, update, and one Wake() when a batch was published.
+//
+// Threads: one thread at a time, the step thread. EngineThread gives it one of its own.
+// Ownership: owns scheduler and runner; publisher and clock outlive it.
+// Errors: refusals are results; nothing throws but for lack of memory.
+class EngineCore {
+ public:
+  // What a step did.
+  struct StepResult {
+    std::uint64_t num_scheduled_tokens = 0;
+    std::vector<scheduler::FinishedRequest> finished;
+    bool published = false;  // a batch left; its ordinal, counted from 0, is batches_published() - 1
+  };
+
+  // `publisher` may be null when the configuration has events off.
+  static Result<std::unique_ptr<EngineCore>> Create(EngineConfig config, BlockHasher hasher,
+                                                    std::unique_ptr<scheduler::ModelRunner> runner,
+                                                    EventPublisher* publisher);
+  ~EngineCore();
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+
+  Status Add(scheduler::NewRequest request) { return scheduler_->AddRequest(std::move(request)); }
+  bool Abort(scheduler::RequestId id) { return scheduler_->Abort(id); }
+  // The scheduler publishes and wakes at once.
+  bool ResetPrefixCache(scheduler::ResetMode mode) { return scheduler_->ResetPrefixCache(mode); }
+
+  bool has_work() const noexcept { return scheduler_->has_unfinished_requests(); }
+
+  // Runs one step, also when there is no work.
+  StepResult Step();
+
+  // Publishes what is still recorded and closes the publisher. Idempotent.
+  void Shutdown(std::chrono::milliseconds deadline) { scheduler_->Shutdown(deadline); }
+
+  // Publish() calls so far, those outside a step included.
+  std::uint64_t batches_published() const noexcept;
+  StepTimes times() const noexcept;
+  const scheduler::Scheduler& scheduler() const noexcept { return *scheduler_; }
+
+ private:
+  class PublishProbe;
+
+  EngineCore(EngineConfig config, std::unique_ptr<PublishProbe> probe, std::unique_ptr<scheduler::Scheduler> scheduler,
+             std::unique_ptr<scheduler::ModelRunner> runner);
+
+  void PassModelTime(const scheduler::SchedulerOutput& step, MonotonicNanos started);
+
+  const EngineConfig config_;
+  const std::unique_ptr<PublishProbe> probe_;
+  const std::unique_ptr<scheduler::ModelRunner> runner_;
+  const std::unique_ptr<scheduler::Scheduler> scheduler_;
+  StepTimes times_;
+};
+
+}  // namespace kvwire::engine

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_thread.h"
+
+#include <utility>
+
+namespace kvwire::engine {
+
+using scheduler::NewRequest;
+using scheduler::RequestId;
+
+EngineThread::EngineThread(std::unique_ptr<EngineCore> core, Options options)
+    : core_(std::move(core)), options_(options), thread_([this] { Loop(); }) {}
+
+EngineThread::~EngineThread() { Stop(std::chrono::milliseconds(2000)); }
+
+SubmitResult EngineThread::Add(NewRequest request) { return Submit(Command(std::move(request))); }
+
+SubmitResult EngineThread::Abort(RequestId id) { return Submit(Command(AbortCommand{id})); }
+
+SubmitResult EngineThread::ResetPrefixCache(scheduler::ResetMode mode, std::function<void(bool)> done) {
+  return Submit(Command(ResetCommand{mode, std::move(done)}));
+}
+
+SubmitResult EngineThread::Submit(Command command) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return SubmitResult::kStopped;
+    const bool adds = std::holds_alternative<NewRequest>(command);
+    std::size_t& count = adds ? num_requests_ : num_commands_;
+    if (count >= (adds ? options_.max_requests : options_.max_commands)) return SubmitResult::kFull;
+    ++count;
+    inbox_.push_back(std::move(command));
+  }
+  changed_.notify_one();
+  return SubmitResult::kAccepted;
+}
+
+void EngineThread::Stop(std::chrono::milliseconds deadline) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!stopping_) deadline_ = deadline;
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void EngineThread::Loop() {
+  std::deque<Command> commands;
+  while (TakeCommands(&commands)) {
+    for (Command& command : commands) Execute(std::move(command));
+    commands.clear();
+    if (!core_->has_work()) continue;
+    EngineCore::StepResult result = core_->Step();
+    for (scheduler::FinishedRequest& finished : result.finished) {
+      Close(finished.id);
+      if (options_.listener != nullptr) options_.listener->OnFinished(std::move(finished));
+    }
+  }
+  RefuseRemaining(std::move(commands));
+  std::chrono::milliseconds deadline;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    deadline = deadline_;
+  }
+  core_->Shutdown(deadline);
+}
+
+// Swaps the inbox out, waiting for a command when there is nothing else to do. False once the engine shall stop.
+bool EngineThread::TakeCommands(std::deque<Command>* commands) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!core_->has_work()) changed_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+  commands->swap(inbox_);
+  num_commands_ = 0;
+  return !stopping_;
+}
+
+void EngineThread::Execute(Command command) {
+  if (auto* request = std::get_if<NewRequest>(&command)) {
+    const RequestId id = request->id;
+    const Status added = core_->Add(std::move(*request));
+    if (added) {
+      unfinished_.insert(id);
+      return;
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      --num_requests_;
+    }
+    Refuse(id, added.error());
+  } else if (const auto* abort = std::get_if<AbortCommand>(&command)) {
+    if (core_->Abort(abort->id)) Close(abort->id);
+  } else if (auto* reset = std::get_if<ResetCommand>(&command)) {
+    const bool done = core_->ResetPrefixCache(reset->mode);
+    if (reset->done) reset->done(done);
+  }
+}
+
+// The request is no longer unfinished: its place is free.
+void EngineThread::Close(RequestId id) {
+  if (unfinished_.erase(id) == 0) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  --num_requests_;
+}
+
+void EngineThread::RefuseRemaining(std::deque<Command> commands) {
+  const Error error{ErrorCode::kUnavailable, "the engine was stopped"};
+  for (const RequestId id : unfinished_) {
+    core_->Abort(id);
+    Refuse(id, error);
+  }
+  unfinished_.clear();
+  for (Command& command : commands) {
+    if (const auto* request = std::get_if<NewRequest>(&command)) Refuse(request->id, error);
+    const auto* reset = std::get_if<ResetCommand>(&command);
+    if (reset != nullptr && reset->done) reset->done(false);
+  }
+}
+
+void EngineThread::Refuse(RequestId id, const Error& error) {
+  if (options_.listener != nullptr) options_.listener->OnRefused(id, error);
+}
+
+}  // namespace kvwire::engine

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/simulated_runner.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+namespace kvwire::engine {
+
+using scheduler::RunnerOutput;
+using scheduler::ScheduledRequest;
+using scheduler::SchedulerOutput;
+
+std::chrono::nanoseconds TimeModel::Duration(const SchedulerOutput& step) const noexcept {
+  std::int64_t prefill_tokens = 0;
+  std::int64_t decoding = 0;
+  for (const ScheduledRequest& request : step.requests) {
+    if (request.samples && request.num_scheduled_tokens == 1) {
+      ++decoding;
+    } else {
+      prefill_tokens += request.num_scheduled_tokens;
+    }
+  }
+  std::chrono::nanoseconds duration = decode_per_request * decoding;
+  if (prefill_tokens > 0) duration += prefill_overhead + prefill_per_token * prefill_tokens;
+  return duration;
+}
+
+Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(const Options& options) {
+  if (options.num_blocks == 0 || options.block_size == 0) {
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("num_blocks ({}) and block_size ({}) must be 1 or more",
+                                                              options.num_blocks, options.block_size));
+  }
+  if (options.num_output_tokens == 0 || options.first_output_token > kMaxTokenId ||
+      options.num_output_tokens - 1 > kMaxTokenId - options.first_output_token) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("output tokens [{0}, {0} + {1}) must be at least one token and within [0, {2}]",
+                                 options.first_output_token, options.num_output_tokens, kMaxTokenId));
+  }
+  const std::size_t bytes = static_cast<std::size_t>(options.num_blocks) * options.block_size * sizeof(std::uint64_t);
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot reserve {} bytes for {} blocks of {} tokens", bytes,
+                                                          options.num_blocks, options.block_size));
+  }
+  return std::unique_ptr<SimulatedRunner>(new SimulatedRunner(options, static_cast<std::uint64_t*>(memory), bytes));
+}
+
+SimulatedRunner::~SimulatedRunner() { ::munmap(words_, bytes_); }
+
+RunnerOutput SimulatedRunner::Run(const SchedulerOutput& step) {
+  for (const ScheduledRequest& request : step.requests) Compute(request);
+  // Drawn only now, so that two requests that were given one slot in the same step disturb each other.
+  RunnerOutput output;
+  for (const ScheduledRequest& request : step.requests) {
+    if (request.samples) output.sampled.push_back({request.id, Draw(request)});
+  }
+  return output;
+}
+
+std::uint64_t SimulatedRunner::WordOf(const ScheduledRequest& request, std::size_t position) const noexcept {
+  return WordAt(request.block_table[position / options_.block_size],
+                static_cast<std::uint32_t>(position % options_.block_size));
+}
+
+void SimulatedRunner::Compute(const ScheduledRequest& request) noexcept {
+  const std::size_t end = std::size_t{request.num_computed_tokens} + request.num_scheduled_tokens;
+  std::size_t position = request.num_computed_tokens;
+  if (position == end) return;
+  std::uint64_t word = position == 0 ? kRootWord : WordOf(request, position - 1);
+  while (position < end) {
+    const std::size_t offset = position % options_.block_size;
+    const std::size_t count = std::min<std::size_t>(options_.block_size - offset, end - position);
+    const std::size_t block = request.block_table[position / options_.block_size];
+    std::uint64_t* slots = words_ + block * options_.block_size + offset;
+    for (std::size_t i = 0; i < count; ++i) slots[i] = word = ChainWord(word, request.token_ids[position + i]);
+    position += count;
+    // Read back, as the next position of a model would.
+    word = slots[count - 1];
+  }
+}
+
+TokenId SimulatedRunner::Draw(const ScheduledRequest& request) const noexcept {
+  const std::size_t last = std::size_t{request.num_computed_tokens} + request.num_scheduled_tokens - 1;
+  const std::uint64_t newest = WordOf(request, last);
+  const std::uint64_t earlier = WordOf(request, static_cast<std::size_t>(newest % (last + 1)));
+  const std::uint64_t mixed = ChainWord(newest, static_cast<TokenId>(earlier >> 33));
+  return options_.first_output_token + static_cast<TokenId>((mixed >> 20) % options_.num_output_tokens);
+}
+
+}  // namespace kvwire::engine

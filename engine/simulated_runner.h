@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kv_events/error.h"
+#include "kv_events/events.h"
+#include "scheduler/model_runner.h"
+
+namespace kvwire::engine {
+
+// How long the model would take for a step; zeros: as fast as it goes.
+struct TimeModel {
+  std::chrono::nanoseconds prefill_overhead{0};    // once per step that computes prompt tokens
+  std::chrono::nanoseconds prefill_per_token{0};   // per computed (uncached) prompt token
+  std::chrono::nanoseconds decode_per_request{0};  // per request that computes only its newest token
+
+  std::chrono::nanoseconds Duration(const scheduler::SchedulerOutput& step) const noexcept;
+  bool is_zero() const noexcept { return *this == TimeModel{}; }
+
+  friend bool operator==(const TimeModel&, const TimeModel&) = default;
+};
+
+// A model without weights but with memory. Each physical token slot holds one 64-bit word. Position p reads the word
+// of p - 1 through the block table and writes ChainWord(that, token) into its own slot, so a word stands for every
+// token before it. A drawn token derives only from words read back through the block table after the whole step was
+// written: that of the last position, and that of one earlier position which the first one chooses. So a block that was
+// stolen, is stale or is not computed yet changes what the model says.
+//
+// Drawn tokens lie in [first_output_token, first_output_token + num_output_tokens).
+// Threads: one thread at a time.
+// Bounds: num_blocks * block_size words, committed by the operating system as they are first written.
+class SimulatedRunner final : public scheduler::ModelRunner {
+ public:
+  struct Options {
+    std::uint32_t num_blocks = 0;  // as the scheduler counts them, null block included
+    std::uint32_t block_size = 16;
+    TokenId first_output_token = 131072;
+    std::uint32_t num_output_tokens = 20864;
+  };
+
+  // What position 0 reads in place of a predecessor.
+  static constexpr std::uint64_t kRootWord = 0x6b767769726500ffu;
+
+  // Errors: kInvalidArgument names the option; kUnavailable when the address space for the words is refused.
+  static Result<std::unique_ptr<SimulatedRunner>> Create(const Options& options);
+  ~SimulatedRunner() override;
+  SimulatedRunner(const SimulatedRunner&) = delete;
+  SimulatedRunner& operator=(const SimulatedRunner&) = delete;
+
+  // REQUIRES: block tables name blocks below num_blocks.
+  scheduler::RunnerOutput Run(const scheduler::SchedulerOutput& step) override;
+
+  // The word of a physical slot; 0 if it was never written. REQUIRES: block < num_blocks, offset < block_size.
+  std::uint64_t WordAt(scheduler::BlockId block, std::uint32_t offset) const noexcept {
+    return words_[static_cast<std::size_t>(block) * options_.block_size + offset];
+  }
+
+  // The word of a position from the word before it and its token.
+  static std::uint64_t ChainWord(std::uint64_t previous, TokenId token) noexcept {
+    std::uint64_t x = (previous ^ token) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+    return x ^ (x >> 29);
+  }
+
+ private:
+  SimulatedRunner(const Options& options, std::uint64_t* words, std::size_t bytes)
+      : options_(options), words_(words), bytes_(bytes) {}
+
+  std::uint64_t WordOf(const scheduler::ScheduledRequest& request, std::size_t position) const noexcept;
+  void Compute(const scheduler::ScheduledRequest& request) noexcept;
+  TokenId Draw(const scheduler::ScheduledRequest& request) const noexcept;
+
+  const Options options_;
+  std::uint64_t* const words_;
+  const std::size_t bytes_;
+};
+
+}  // namespace kvwire::engine

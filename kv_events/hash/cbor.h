@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kv_events/events.h"
+
+namespace kvwire {
+
+// The part of canonical CBOR (RFC 8949, definite lengths, shortest integers) that block identities are made of.
+// Ownership: appends to a buffer of its own; Clear() keeps the memory.
+class CborWriter {
+ public:
+  void Clear() noexcept { size_ = 0; }
+  std::span<const std::uint8_t> bytes() const noexcept { return {buffer_.data(), size_}; }
+
+  void Array(std::size_t elements) { Head(kArrayMajor, elements); }
+  void Integer(std::int64_t value);
+  void Text(std::string_view text);
+  void Bytes(std::span<const std::uint8_t> bytes);
+  void Null();
+
+  // An array of unsigned integers.
+  void Tokens(std::span<const TokenId> tokens);
+
+ private:
+  static constexpr std::uint8_t kUnsignedMajor = 0;
+  static constexpr std::uint8_t kNegativeMajor = 1;
+  static constexpr std::uint8_t kBytesMajor = 2;
+  static constexpr std::uint8_t kTextMajor = 3;
+  static constexpr std::uint8_t kArrayMajor = 4;
+
+  static constexpr std::size_t kMaxHead = 9;
+
+  // Room for that many more bytes; returns where they go.
+  std::uint8_t* Reserve(std::size_t bytes) {
+    if (buffer_.size() < size_ + bytes) Grow(size_ + bytes);
+    return buffer_.data() + size_;
+  }
+  void Head(std::uint8_t major, std::uint64_t value) {
+    if (value >= 24) return LongHead(major, value);
+    *Reserve(1) = static_cast<std::uint8_t>(major << 5 | value);
+    ++size_;
+  }
+  void LongHead(std::uint8_t major, std::uint64_t value);
+  void Grow(std::size_t bytes);
+
+  std::vector<std::uint8_t> buffer_;  // at least size_ bytes
+  std::size_t size_ = 0;
+};
+
+}  // namespace kvwire

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kv_events/batch.h"
+#include "kv_events/event_publisher.h"
+#include "kv_events/publish/counter.h"
+#include "kv_events/wire/frames.h"
+
+namespace kvwire {
+
+// A batch on its way from the step thread to the publishing thread.
+struct QueuedBatch {
+  SequenceNumber number = 0;
+  std::size_t bytes = 0;  // counted against the queue's bound
+  KVEventBatch batch;
+  QueuedBatch* next_free = nullptr;
+};
+
+// Hands numbered batches from the step thread to the publishing thread, and their memory back.
+//
+// A number is drawn for every batch that is handed over while the queue is open, so a batch that finds the queue full
+// leaves a gap. A batch counts as queued until Finish says what became of it.
+//
+// Threads: the step thread calls Push and TakeSpare, the publishing thread Front, Finish and DropAll, anybody stats.
+// Bounds: max_batches and max_bytes of batches; a few dozen spare ones beyond.
+// Errors: a refused batch is a result and a counter. Nothing throws but the constructor.
+class PublishQueue {
+ public:
+  struct Options {
+    std::size_t max_batches = 100000;
+    std::size_t max_bytes = std::size_t{256} << 20;
+    SequenceNumber first_number = 0;
+  };
+
+  // What the publishing thread did with a batch.
+  enum class Outcome : std::uint8_t { kSent, kError, kClosed };
+
+  explicit PublishQueue(const Options& options);
+  ~PublishQueue();
+  PublishQueue(const PublishQueue&) = delete;
+  PublishQueue& operator=(const PublishQueue&) = delete;
+
+  // Takes the content of *batch and leaves an empty one there, with recycled memory where possible. Wait-free;
+  // allocates only while more batches are under way than ever before.
+  PublishResult Push(KVEventBatch* batch) noexcept;
+
+  // From now on Push refuses.
+  void Close() noexcept { closed_.store(true, std::memory_order_release); }
+
+  KVEventBatch TakeSpare() noexcept;
+
+  // The oldest batch, or null. It stays the oldest until Finish.
+  QueuedBatch* Front() noexcept;
+
+  // REQUIRES: Front() gave a batch since the last Finish. Invalidates it.
+  void Finish(Outcome outcome) noexcept;
+
+  // Finishes everything with kClosed.
+  void DropAll() noexcept;
+
+  // Batches refused because the queue was full.
+  std::uint64_t dropped_full() const noexcept { return refused_full_.value(); }
+
+  // submitted, sent, dropped_*, queued and queued_bytes; the rest is 0.
+  PublisherStats stats() const noexcept;
+
+ private:
+  struct Rings;
+
+  QueuedBatch* TakeSlot() noexcept;
+  PublishResult Refuse(KVEventBatch* batch) noexcept;
+
+  // Constant after construction.
+  const Options options_;
+  const std::unique_ptr<Rings> rings_;
+  std::atomic<bool> closed_{false};
+
+  // Written by the step thread.
+  alignas(64) SequenceNumber next_number_;
+  QueuedBatch* free_ = nullptr;  // slots whose batch was given away by TakeSpare
+  std::uint64_t taken_back_ = 0;
+  Counter pushed_;
+  Counter pushed_bytes_;
+  Counter refused_full_;
+  Counter refused_closed_;
+
+  // Written by the publishing thread.
+  alignas(64) QueuedBatch* front_ = nullptr;
+  Counter finished_;
+  Counter finished_bytes_;
+  Counter given_back_;
+  Counter sent_;
+  Counter errors_;
+  Counter dropped_closed_;
+};
+
+}  // namespace kvwire

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/publish/zmq_publisher.h"
+
+#include <algorithm>
+#include <csignal>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "kv_events/wire/encoder.h"
+
+namespace kvwire {
+
+namespace {
+
+constexpr std::chrono::microseconds kLookInterval(200);
+constexpr std::chrono::microseconds kLongestSleep(50'000);
+constexpr std::chrono::milliseconds kShortestLinger(200);
+constexpr std::chrono::milliseconds kLongestDeadline(3'600'000);
+constexpr MonotonicNanos kLonelyAfter = 5'000'000'000;
+
+// A replay client's messages beyond this wait in the buffer instead of in libzmq's pipes, where nothing bounds their
+// bytes and a client that stopped reading would hold them.
+constexpr int kReplaySendHwm = 64;
+constexpr int kReplayReceiveHwm = 16;
+// Requests have 8 bytes; a larger frame ends the connection.
+constexpr std::int64_t kReplayMaxFrameBytes = 4096;
+constexpr std::size_t kReplayMaxFrames = 8;
+
+PublisherAgent::Options AgentOptions(const KVEventsConfig& config, const PublisherOptions& options,
+                                     PublisherAgent::EncodeFunction encode) {
+  PublisherAgent::Options agent;
+  agent.topic = config.topic;
+  agent.replay_layout = config.kvwire.replay_layout;
+  agent.buffer_steps = static_cast<std::size_t>(config.buffer_steps);
+  agent.buffer_bytes = static_cast<std::size_t>(config.kvwire.buffer_bytes);
+  agent.log = options.log;
+  agent.encode = std::move(encode);
+  if (!agent.encode) {
+    agent.encode = [encoder = BatchEncoder(config.kvwire)](const KVEventBatch& batch, std::vector<std::uint8_t>* out) {
+      encoder.Encode(batch, out);
+    };
+  }
+  return agent;
+}
+
+PublishQueue::Options QueueOptions(const KVEventsConfig& config) {
+  return {static_cast<std::size_t>(config.max_queue_size), static_cast<std::size_t>(config.kvwire.queue_bytes),
+          config.kvwire.first_seq};
+}
+
+bool IsWildcard(const std::string& endpoint) {
+  return endpoint.starts_with("tcp://0.0.0.0:") || endpoint.starts_with("tcp://[::]:");
+}
+
+}  // namespace
+
+Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config, const PublisherOptions& options) {
+  Result<RankEndpoints> endpoints = EndpointsForRank(config, options.data_parallel_rank, options.dp_size);
+  if (!endpoints) return tl::unexpected<Error>(endpoints.error());
+  const std::shared_ptr<ZmqContext> context = options.context ? options.context : ZmqContext::Shared();
+
+  Links links;
+  links.binds = Binds(endpoints->publish, config.kvwire.mode);
+  LinkOptions publishing;
+  publishing.send_hwm = static_cast<int>(config.hwm);
+  publishing.watch_peers = !links.binds;
+  Result<std::unique_ptr<ZmqLink>> publish =
+      links.binds ? ZmqLink::Bind(context, LinkKind::kPub, endpoints->publish, publishing)
+                  : ZmqLink::Connect(context, LinkKind::kPub, endpoints->publish, publishing);
+  if (!publish) return tl::unexpected<Error>(publish.error());
+  links.publish = std::move(*publish);
+  if (!endpoints->replay) return links;
+
+  LinkOptions replaying;
+  replaying.send_hwm = kReplaySendHwm;
+  replaying.receive_hwm = kReplayReceiveHwm;
+  replaying.max_message_bytes = kReplayMaxFrameBytes;
+  replaying.max_frames = kReplayMaxFrames;
+  Result<std::unique_ptr<ZmqLink>> replay = ZmqLink::Bind(context, LinkKind::kRouter, *endpoints->replay, replaying);
+  if (!replay) return tl::unexpected<Error>(replay.error());
+  links.replay = std::move(*replay);
+  return links;
+}
+
+Result<std::unique_ptr<ZmqPublisher>> ZmqPublisher::Create(const KVEventsConfig& config,
+                                                           const PublisherOptions& options,
+                                                           PublisherAgent::EncodeFunction encode) {
+  Result<Links> links = OpenLinks(config, options);
+  if (!links) return tl::unexpected<Error>(links.error());
+  std::unique_ptr<ZmqPublisher> publisher(new ZmqPublisher(config, options, std::move(encode), std::move(*links)));
+  if (const Status started = publisher->Start(); !started) return tl::unexpected<Error>(started.error());
+  return publisher;
+}
+
+ZmqPublisher::ZmqPublisher(const KVEventsConfig& config, const PublisherOptions& options,
+                           PublisherAgent::EncodeFunction encode, Links links)
+    : options_(options),
+      rank_(options.data_parallel_rank),
+      binds_(links.binds),
+      queue_(QueueOptions(config)),
+      publish_(std::move(links.publish)),
+      replay_(std::move(links.replay)),
+      agent_(AgentOptions(config, options, std::move(encode)), &queue_, publish_.get(), replay_.get()),
+      watching_peers_(!links.binds) {
+  source_.data_parallel_rank = rank_;
+  source_.endpoint = publish_->endpoint();
+  if (replay_) source_.replay_endpoint = replay_->endpoint();
+  source_.topic = config.topic;
+}
+
+ZmqPublisher::~ZmqPublisher() { Close(); }
+
+Status ZmqPublisher::Start() {
+  if (signal_.fd() < 0) return MakeError(ErrorCode::kUnavailable, "cannot open an event descriptor for the publisher");
+  started_ = options_.clock->Now();
+  // The host's signals are not for this thread.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Status status;
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error& error) {
+    status = MakeError(ErrorCode::kUnavailable, fmt::format("cannot start the publisher's thread: {}", error.what()));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (status) AnnounceSockets();
+  return status;
+}
+
+void ZmqPublisher::AnnounceSockets() const {
+  Log(options_.log, LogLevel::kInfo,
+      fmt::format("data-parallel rank {}: {} the PUB socket {} {}, topic \"{}\"", rank_,
+                  binds_ ? "binding" : "connecting", binds_ ? "at" : "to", source_.endpoint, source_.topic));
+  if (source_.replay_endpoint) {
+    Log(options_.log, LogLevel::kInfo,
+        fmt::format("data-parallel rank {}: binding the ROUTER socket for replay at {}", rank_,
+                    *source_.replay_endpoint));
+  }
+  const bool exposed = binds_ && IsWildcard(source_.endpoint);
+  if (exposed || (source_.replay_endpoint && IsWildcard(*source_.replay_endpoint))) {
+    Log(options_.log, LogLevel::kWarning,
+        fmt::format("KV events are open to every network interface without authentication ({}): whoever reaches the "
+                    "port reads the token ids of all prompts",
+                    exposed ? source_.endpoint : *source_.replay_endpoint));
+  }
+}
+
+PublishResult ZmqPublisher::Publish(KVEventBatch&& batch) noexcept {
+  if (!batch.data_parallel_rank) batch.data_parallel_rank = rank_;
+  return queue_.Push(&batch);
+}
+
+// Either this exchange comes after the one in Park, sees true and signals, or it comes before, and then Park's exchange
+// makes the batch visible to the look that follows it.
+void ZmqPublisher::Wake() noexcept {
+  if (parked_.exchange(false, std::memory_order_acq_rel)) signal_.Wake();
+}
+
+void ZmqPublisher::Park() noexcept {
+  parked_.exchange(true, std::memory_order_acq_rel);
+  if (queue_.Front() == nullptr) {
+    ZmqLink* const links[] = {publish_.get(), replay_.get()};
+    WaitForInput(links, &signal_, options_.host_wakes ? kLongestSleep : kLookInterval);
+  }
+  parked_.exchange(false, std::memory_order_acq_rel);
+}
+
+void ZmqPublisher::WarnIfAlone(MonotonicNanos now) {
+  if (!watching_peers_) return;
+  if (publish_->had_peer()) {
+    watching_peers_ = false;
+  } else if (now - started_ >= kLonelyAfter) {
+    watching_peers_ = false;
+    Log(options_.log, LogLevel::kWarning,
+        fmt::format("nobody listens at {}, which the PUB socket connects to; events are lost until somebody does",
+                    source_.endpoint));
+  }
+}
+
+void ZmqPublisher::Run() noexcept {
+  pthread_setname_np(pthread_self(), "kvwire-publish");
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const MonotonicNanos now = options_.clock->Now();
+    const std::size_t work = agent_.DoWork(now);
+    WarnIfAlone(now);
+    if (work == 0) Park();
+  }
+  while (queue_.Front() != nullptr && std::chrono::steady_clock::now() < deadline_) agent_.PublishQueued();
+  CloseLinks();
+}
+
+void ZmqPublisher::CloseLinks() noexcept {
+  if (const std::uint64_t left = queue_.stats().queued; left > 0) {
+    Log(options_.log, LogLevel::kWarning, fmt::format("closed before everything was sent; batches dropped: {}", left));
+  }
+  queue_.DropAll();
+  replay_.reset();
+  const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
+  publish_->SetLinger(std::max(kShortestLinger, rest));
+  publish_.reset();
+}
+
+void ZmqPublisher::Close(std::chrono::milliseconds deadline) noexcept {
+  if (closing_.exchange(true)) return;
+  queue_.Close();
+  deadline = std::clamp(deadline, std::chrono::milliseconds(0), kLongestDeadline);
+  deadline_ = std::chrono::steady_clock::now() + deadline;
+  stopping_.store(true, std::memory_order_release);
+  signal_.Wake();
+  if (thread_.joinable()) thread_.join();
+  // Nothing, unless a Publish ran into this call.
+  queue_.DropAll();
+}
+
+}  // namespace kvwire

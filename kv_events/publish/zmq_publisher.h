@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "kv_events/config.h"
+#include "kv_events/error.h"
+#include "kv_events/event_publisher.h"
+#include "kv_events/publish/factory.h"
+#include "kv_events/publish/publish_queue.h"
+#include "kv_events/publish/publisher_agent.h"
+#include "kv_events/transport/endpoint.h"
+#include "kv_events/transport/zmq_link.h"
+
+namespace kvwire {
+
+// Publishes over ZeroMQ, with replay if the configuration names an endpoint for it: a queue, an agent, and the thread
+// that runs the agent and owns the sockets. Contract: EventPublisher.
+//
+// Publish is wait-free and makes no system call. With options.host_wakes the thread sleeps until Wake, at most 50 ms;
+// without, it looks every 200 microseconds. Either way a replay request wakes it.
+//
+// Bounds: Close returns within its deadline and half a second, whatever the peers do; what they have not taken by then
+//   is lost. Queue and replay buffer as the configuration says.
+class ZmqPublisher final : public EventPublisher {
+ public:
+  // Validates, binds, starts the thread. `encode` replaces the encoder, for tests that make it fail or wait.
+  static Result<std::unique_ptr<ZmqPublisher>> Create(const KVEventsConfig& config, const PublisherOptions& options,
+                                                      PublisherAgent::EncodeFunction encode = {});
+  ~ZmqPublisher() override;
+
+  PublishResult Publish(KVEventBatch&& batch) noexcept override;
+  KVEventBatch TakeSpare() noexcept override { return queue_.TakeSpare(); }
+  void Wake() noexcept override;
+  using EventPublisher::Close;
+  void Close(std::chrono::milliseconds deadline) noexcept override;
+  PublisherStats stats() const noexcept override { return agent_.stats(); }
+  std::optional<EventSourceInfo> source() const override { return source_; }
+
+  // Why a batch was last lost; empty if none ever was.
+  std::string last_error() const { return agent_.last_error(); }
+
+ private:
+  struct Links {
+    std::unique_ptr<ZmqLink> publish;
+    std::unique_ptr<ZmqLink> replay;
+    bool binds = false;
+  };
+
+  static Result<Links> OpenLinks(const KVEventsConfig& config, const PublisherOptions& options);
+
+  ZmqPublisher(const KVEventsConfig& config, const PublisherOptions& options, PublisherAgent::EncodeFunction encode,
+               Links links);
+  Status Start();
+  void AnnounceSockets() const;
+  void Run() noexcept;
+  void Park() noexcept;
+  void WarnIfAlone(MonotonicNanos now);
+  void CloseLinks() noexcept;
+
+  // Constant after construction.
+  const PublisherOptions options_;
+  const std::int64_t rank_;
+  const bool binds_;
+  EventSourceInfo source_;
+
+  PublishQueue queue_;
+  // Used by the publishing thread once it runs.
+  std::unique_ptr<ZmqLink> publish_;
+  std::unique_ptr<ZmqLink> replay_;
+  PublisherAgent agent_;
+  bool watching_peers_;
+  MonotonicNanos started_ = 0;
+
+  WakeSignal signal_;
+  std::atomic<bool> parked_{false};
+  std::atomic<bool> closing_{false};
+  std::atomic<bool> stopping_{false};
+  std::chrono::steady_clock::time_point deadline_;  // set before stopping_
+  std::thread thread_;
+};
+
+}  // namespace kvwire

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv_events/batch.h"
+#include "kv_events/digest.h"
+
+namespace kvwire {
+
+// The blocks a stream says are resident, per (group, medium), by the low 64 bits of their hash, each with the number of
+// its announcements that were not taken back. A block is gone when as many removals as announcements came; sources that
+// remove per physical copy and sources that remove a block with its last copy, as often as it was announced, both end
+// there at the end of every batch.
+//
+// Threads: one thread at a time.
+// Bounds: 16 bytes a block, times at most 2.5 (open addressing at a load of 0.4 to 0.8).
+class HeldBlocks {
+ public:
+  // A (group, medium) as a small number.
+  using ShelfId = std::uint32_t;
+  struct Shelf {
+    std::uint32_t group = 0;
+    std::string medium;  // canonical
+  };
+
+  HeldBlocks();
+
+  // The shelf of an event; made on first use. No group is group 0, no medium is GPU.
+  ShelfId ShelfOf(const std::optional<std::uint32_t>& group, const std::optional<std::string_view>& medium);
+  const Shelf& shelf(ShelfId id) const { return shelves_[id]; }
+
+  // One more announcement. Returns how many there are now.
+  std::uint32_t Add(ShelfId shelf, std::uint64_t low64);
+
+  // Takes one announcement back. False, and nothing happens, when the block is not held.
+  bool Remove(ShelfId shelf, std::uint64_t low64);
+
+  void Clear();
+
+  // The events of a batch in order. Returns how many removals named a block that is not held.
+  std::size_t Apply(const KVEventBatch& batch);
+
+  // Announcements not taken back; 0 = not held.
+  std::uint32_t Count(ShelfId shelf, std::uint64_t low64) const;
+
+  std::size_t size() const noexcept { return size_; }
+  const StateDigest& digest() const noexcept { return digest_; }
+
+  // Hands out "group medium low64" lines, the hash as 16 lower-case hexadecimal digits, ordered by group, medium, hash.
+  void Dump(const std::function<void(std::string_view line)>& write) const;
+
+ private:
+  struct Slot {
+    std::uint64_t low64 = 0;
+    ShelfId shelf = 0;
+    std::uint32_t count = 0;  // 0 = free
+  };
+
+  std::size_t Home(ShelfId shelf, std::uint64_t low64) const noexcept;
+  std::size_t Find(ShelfId shelf, std::uint64_t low64) const noexcept;
+  void Grow();
+  void Erase(std::size_t index);
+
+  std::vector<Shelf> shelves_;
+  std::vector<Slot> slots_;
+  std::size_t size_ = 0;
+  StateDigest digest_;
+};
+
+}  // namespace kvwire

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "kv_events/clock.h"
+#include "kv_events/transport/frame_link.h"
+#include "kv_events/wire/frames.h"
+
+namespace kvwire {
+
+// Makes a DEALER connected to the replay endpoint; null when that fails now. Each attempt gets a new one, so that an
+// answer never mixes with what is left of an earlier one.
+using ReplayLinkFactory = std::function<std::unique_ptr<FrameLink>()>;
+
+// Bounds of one recovery.
+struct ReplayLimits {
+  MonotonicNanos attempt_idle = 2'000'000'000;  // an attempt without a message for so long has failed
+  int max_attempts = 3;
+  MonotonicNanos total = 120'000'000'000;
+};
+
+// Asks a publisher's ROUTER for old messages: [empty, start] on a DEALER, answered in either layout, message by
+// message. A silent or malformed answer ends the attempt; the next one resumes where the answer stopped.
+//
+// Threads: one thread at a time. Time is an argument.
+// Bounds: ReplayLimits.
+// Source: docs/protocol.md, "Replay".
+class ReplayClient {
+ public:
+  // REQUIRES: factory is callable.
+  ReplayClient(ReplayLinkFactory factory, const ReplayLimits& limits);
+
+  // Begins to ask from `start`.
+  void Start(SequenceNumber start, MonotonicNanos now);
+
+  // Drops the request, if there is one.
+  void Stop() noexcept;
+
+  enum class Outcome : std::uint8_t {
+    kNothing,  // call again later
+    kMessage,  // *frames is a data message
+    kEnd,      // the answer is complete
+    kFailed,   // attempts or time are used up
+  };
+
+  // One step. `resume` is where a new attempt would start. After kEnd and kFailed the client is idle.
+  // REQUIRES: active().
+  Outcome Poll(SequenceNumber resume, MonotonicNanos now, InFrames* frames);
+
+  bool active() const noexcept { return active_; }
+  std::uint64_t attempts() const noexcept { return total_attempts_; }
+  std::uint64_t malformed() const noexcept { return malformed_; }
+
+  // The link of the current attempt, to wait on; null between attempts.
+  FrameLink* link() const noexcept { return link_.get(); }
+
+ private:
+  void Open(SequenceNumber start, MonotonicNanos now);
+  Outcome FailAttempt(SequenceNumber resume, MonotonicNanos now);
+  void TrySendRequest(MonotonicNanos now);
+
+  const ReplayLinkFactory factory_;
+  const ReplayLimits limits_;
+  std::unique_ptr<FrameLink> link_;
+  bool active_ = false;
+  bool sent_ = false;
+  SequenceNumber start_ = 0;
+  int attempt_ = 0;
+  MonotonicNanos give_up_at_ = 0;
+  MonotonicNanos idle_until_ = 0;
+  std::uint64_t total_attempts_ = 0;
+  std::uint64_t malformed_ = 0;
+};
+
+}  // namespace kvwire

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/subscribe/stream_checker.h"
+
+#include <fmt/format.h>
+
+namespace kvwire {
+
+std::string_view ToString(CheckRule rule) noexcept {
+  switch (rule) {
+    case CheckRule::kSequence:
+      return "sequence";
+    case CheckRule::kReadable:
+      return "readable";
+    case CheckRule::kTokenCount:
+      return "token-count";
+    case CheckRule::kKnownParent:
+      return "known-parent";
+    case CheckRule::kKnownRemoval:
+      return "known-removal";
+    case CheckRule::kClearEmpties:
+      return "clear-empties";
+    case CheckRule::kWholeRemoval:
+      return "whole-removal";
+  }
+  return "unknown";
+}
+
+std::string_view ToString(CheckVerdict verdict) noexcept {
+  switch (verdict) {
+    case CheckVerdict::kClean:
+      return "clean";
+    case CheckVerdict::kViolated:
+      return "violated";
+    case CheckVerdict::kIncomplete:
+      return "incomplete";
+    case CheckVerdict::kSilent:
+      return "silent";
+  }
+  return "unknown";
+}
+
+std::string Violation::ToString() const {
+  std::string text = fmt::format("violated: {}: message {}", kvwire::ToString(rule), sequence);
+  if (event) text += fmt::format(", event {}", *event);
+  text += fmt::format(": {}\n", what);
+  if (!event_text.empty()) text += fmt::format("  event: {}\n", event_text);
+  if (!block.empty()) {
+    text += fmt::format("  block {}, last events:\n", block.ToHex());
+    for (const std::string& line : history) text += fmt::format("    {}\n", line);
+  }
+  text += hex;
+  return text;
+}
+
+StreamChecker::StreamChecker(const Options& options, Report report) : options_(options), report_(std::move(report)) {}
+
+void StreamChecker::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
+  ++counts_.batches;
+  Expect(message);
+  leaving_.clear();
+  auto rejected = batch.rejected.begin();
+  std::size_t place = 0;
+  const auto report_rejected = [&] {
+    for (; rejected != batch.rejected.end() && rejected->index == place; ++rejected, ++place) {
+      Violate({&message, place, nullptr}, CheckRule::kReadable, rejected->error.message, 0, BlockHash());
+      synchronised_ = false;  // what it said is unknown
+    }
+  };
+  for (std::size_t i = 0; i < batch.batch.size(); ++i, ++place) {
+    report_rejected();
+    const KVEventBatch::Event event = batch.batch.at(i);
+    const Context context{&message, place, &event};
+    ++counts_.events;
+    if (const auto* stored = std::get_if<BlockStored>(&event)) {
+      CheckStored(context, *stored);
+    } else if (const auto* removed = std::get_if<BlockRemoved>(&event)) {
+      CheckRemoved(context, *removed);
+    } else {
+      CheckCleared(context);
+    }
+  }
+  report_rejected();
+  CheckWholeRemovals(message);
+}
+
+void StreamChecker::OnUndecodable(const StreamMessage& message, const DecodeError& error) {
+  ++counts_.undecodable;
+  Expect(message);
+  Violation violation;
+  violation.rule = CheckRule::kReadable;
+  violation.sequence = message.sequence;
+  violation.what = error.message;
+  violation.hex = HexDump(message.payload, {error.offset, error.offset + 1});
+  Violate(std::move(violation));
+  synchronised_ = false;
+}
+
+void StreamChecker::OnRecovery(SequenceNumber, SequenceNumber) {}
+
+void StreamChecker::OnHealed(SequenceNumber, SequenceNumber) { ++counts_.healed; }
+
+void StreamChecker::OnGap(const StreamGap& gap) {
+  if (!gap.joined_late) {
+    ++counts_.gaps;
+    counts_.missing += gap.to - gap.from + 1;
+  }
+  synchronised_ = false;
+  started_ = true;
+  expected_ = gap.to + 1;
+}
+
+void StreamChecker::OnRestart(SequenceNumber, SequenceNumber) {
+  ++counts_.restarts;
+  held_.Clear();
+  history_.Clear();
+  last_clear_.reset();
+  started_ = false;
+  synchronised_ = true;
+}
+
+void StreamChecker::OnMalformed(std::size_t frame_count) {
+  Violation violation;
+  violation.rule = CheckRule::kReadable;
+  violation.sequence = expected_;
+  violation.what = fmt::format("a message of {} frames that is not topic, sequence, payload", frame_count);
+  Violate(std::move(violation));
+}
+
+CheckVerdict StreamChecker::Verdict() const noexcept {
+  if (counts_.violations > 0) return CheckVerdict::kViolated;
+  if (counts_.batches == 0) return CheckVerdict::kSilent;
+  if (counts_.gaps > 0 || !synchronised_) return CheckVerdict::kIncomplete;
+  return CheckVerdict::kClean;
+}
+
+void StreamChecker::Expect(const StreamMessage& message) {
+  if (started_ && message.sequence != expected_) {
+    Violation violation;
+    violation.rule = CheckRule::kSequence;
+    violation.sequence = message.sequence;
+    violation.what = fmt::format("number {} follows, {} was expected", message.sequence, expected_);
+    Violate(std::move(violation));
+  }
+  started_ = true;
+  expected_ = message.sequence + 1;
+}
+
+void StreamChecker::CheckStored(const Context& context, const BlockStored& stored) {
+  const std::uint32_t group = stored.group_idx.value_or(0);
+  const std::size_t blocks = stored.block_hashes.size();
+  const std::uint64_t tokens = std::uint64_t{stored.block_size} * blocks;
+  if (!stored.token_ids.empty() && stored.token_ids.size() != tokens) {
+    Violate(context, CheckRule::kTokenCount,
+            fmt::format("{} tokens for {} blocks of {}", stored.token_ids.size(), blocks, stored.block_size), group,
+            blocks > 0 ? stored.block_hashes[0] : BlockHash());
+  }
+  if (stored.parent_block_hash && synchronised_ && !history_.WasAnnounced(group, stored.parent_block_hash->Low64())) {
+    Violate(context, CheckRule::kKnownParent,
+            fmt::format("parent {} was never announced", stored.parent_block_hash->ToHex()), group,
+            *stored.parent_block_hash);
+  }
+  const HeldBlocks::ShelfId shelf = held_.ShelfOf(stored.group_idx, stored.medium);
+  const BlockMoment moment(context.message->sequence, context.event, BlockMoment::Kind::kStored);
+  for (const BlockHash& hash : stored.block_hashes) {
+    held_.Add(shelf, hash.Low64());
+    history_.Add(group, hash.Low64(), moment);
+  }
+  counts_.blocks_stored += blocks;
+}
+
+void StreamChecker::CheckRemoved(const Context& context, const BlockRemoved& removed) {
+  const std::uint32_t group = removed.group_idx.value_or(0);
+  const HeldBlocks::ShelfId shelf = held_.ShelfOf(removed.group_idx, removed.medium);
+  const BlockMoment moment(context.message->sequence, context.event, BlockMoment::Kind::kRemoved);
+  for (const BlockHash& hash : removed.block_hashes) {
+    const std::uint64_t low64 = hash.Low64();
+    if (!held_.Remove(shelf, low64)) {
+      if (synchronised_) {
+        const BlockMoment latest = history_.LastThree(group, low64)[0];
+        const bool cleared = last_clear_ && latest.kind() == BlockMoment::Kind::kStored && latest.Before(*last_clear_);
+        Violate(context, cleared ? CheckRule::kClearEmpties : CheckRule::kKnownRemoval,
+                fmt::format("block {} is removed and not held in group {}, {}", hash.ToHex(), group,
+                            held_.shelf(shelf).medium),
+                group, hash);
+      }
+    } else if (options_.removals == Removals::kExact) {
+      if (held_.Count(shelf, low64) > 0) {
+        leaving_[{shelf, low64}] = context.event;
+      } else {
+        leaving_.erase({shelf, low64});
+      }
+    }
+    history_.Add(group, low64, moment);
+  }
+  counts_.blocks_removed += removed.block_hashes.size();
+}
+
+void StreamChecker::CheckCleared(const Context& context) {
+  ++counts_.cleared;
+  held_.Clear();
+  leaving_.clear();
+  synchronised_ = true;
+  last_clear_ = BlockMoment(context.message->sequence, context.event, BlockMoment::Kind::kNone);
+}
+
+void StreamChecker::CheckWholeRemovals(const StreamMessage& message) {
+  for (const auto& [block, event] : leaving_) {
+    const HeldBlocks::Shelf& shelf = held_.shelf(block.first);
+    Violate({&message, event, nullptr}, CheckRule::kWholeRemoval,
+            fmt::format("block {:016x} was announced {} times more than it was removed in group {}, {}", block.second,
+                        held_.Count(block.first, block.second), shelf.group, shelf.medium),
+            shelf.group, BlockHash::FromUint64(block.second));
+  }
+}
+
+void StreamChecker::Violate(const Context& context, CheckRule rule, std::string what, std::uint32_t group,
+                            const BlockHash& block) {
+  Violation violation;
+  violation.rule = rule;
+  violation.sequence = context.message->sequence;
+  violation.event = context.event;
+  violation.what = std::move(what);
+  // A stream that is all wrong must not cost a dump per event.
+  if (counts_.violations < options_.max_reports) {
+    if (context.value != nullptr) violation.event_text = DescribeEvent(*context.value);
+    violation.block = block;
+    if (!block.empty()) violation.history = History(group, block.Low64());
+    const std::vector<ByteRange> events = FindEvents(context.message->payload);
+    const ByteRange marked = context.event < events.size() ? events[context.event] : ByteRange();
+    violation.hex = HexDump(context.message->payload, marked);
+  }
+  Violate(std::move(violation));
+}
+
+void StreamChecker::Violate(Violation violation) {
+  if (counts_.violations++ < options_.max_reports && report_) report_(violation);
+}
+
+std::vector<std::string> StreamChecker::History(std::uint32_t group, std::uint64_t low64) const {
+  std::vector<std::string> lines;
+  for (const BlockMoment& moment : history_.LastThree(group, low64)) {
+    if (moment.kind() == BlockMoment::Kind::kNone) break;
+    const bool cleared = last_clear_ && moment.Before(*last_clear_);
+    lines.push_back(fmt::format("{} in message {}, event {}{}",
+                                moment.kind() == BlockMoment::Kind::kStored ? "stored" : "removed", moment.sequence(),
+                                moment.event(), cleared ? ", before the last AllBlocksCleared" : ""));
+  }
+  if (lines.empty()) lines.push_back("none");
+  return lines;
+}
+
+}  // namespace kvwire

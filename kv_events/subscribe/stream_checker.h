@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kv_events/config.h"
+#include "kv_events/subscribe/block_history.h"
+#include "kv_events/subscribe/held_blocks.h"
+#include "kv_events/subscribe/payload_view.h"
+#include "kv_events/subscribe/stream_sink.h"
+
+namespace kvwire {
+
+// What a healthy stream keeps to.
+enum class CheckRule : std::uint8_t {
+  kSequence,      // numbers follow each other
+  kReadable,      // three frames, a batch, and events that can be read
+  kTokenCount,    // block_size tokens a block, or none at all
+  kKnownParent,   // a parent was announced earlier, even if it was removed since
+  kKnownRemoval,  // what is removed is held
+  kClearEmpties,  // what was stored before AllBlocksCleared is not removed after it
+  kWholeRemoval,  // removals: exact only: a block's removals come all in one batch
+};
+
+std::string_view ToString(CheckRule rule) noexcept;
+
+// What a check ends with. The values are exit codes.
+enum class CheckVerdict : std::uint8_t {
+  kClean = 0,
+  kViolated = 1,    // a rule was broken
+  kIncomplete = 2,  // joined late without a baseline, or a gap was not closed: nothing seen was wrong, not all was seen
+  kSilent = 3,      // no batch was received: never a pass
+};
+
+std::string_view ToString(CheckVerdict verdict) noexcept;
+
+// One breach, explained.
+struct Violation {
+  CheckRule rule = CheckRule::kSequence;
+  SequenceNumber sequence = 0;
+  std::optional<std::size_t> event;  // place among the payload's events
+  std::string what;                  // what is wrong, with the numbers
+  std::string event_text;            // DescribeEvent
+  BlockHash block;                   // empty when no block is concerned
+  std::vector<std::string> history;  // that block's last three events before this one, the latest first
+  std::string hex;                   // HexDump with the event marked
+
+  // Several lines, the last one ended.
+  std::string ToString() const;
+};
+
+struct CheckCounts {
+  std::uint64_t batches = 0;
+  std::uint64_t events = 0;
+  std::uint64_t blocks_stored = 0;
+  std::uint64_t blocks_removed = 0;
+  std::uint64_t cleared = 0;
+  std::uint64_t undecodable = 0;
+  std::uint64_t violations = 0;
+  std::uint64_t gaps = 0;     // not closed, late joins not included
+  std::uint64_t missing = 0;  // numbers in them
+  std::uint64_t healed = 0;
+  std::uint64_t restarts = 0;
+};
+
+// Holds one stream to the rules and keeps the blocks it holds. While the stream is not known from its beginning (a late
+// join or a gap, until AllBlocksCleared or a restart) the rules about parents and removals cannot be judged and are
+// not. A gap inside the stream makes the verdict incomplete for good; a late join does until AllBlocksCleared or a
+// restart.
+//
+// Threads: one thread at a time.
+// Bounds: HeldBlocks and BlockHistory: under 1 GiB for 6 million different blocks. At most max_reports violations are
+// explained; all are counted.
+class StreamChecker final : public StreamSink {
+ public:
+  struct Options {
+    Removals removals = Removals::kPerCopy;  // kExact adds kWholeRemoval
+    std::size_t max_reports = 20;
+  };
+  using Report = std::function<void(const Violation&)>;
+
+  StreamChecker(const Options& options, Report report);
+
+  void OnBatch(const StreamMessage& message, const DecodedBatch& batch) override;
+  void OnUndecodable(const StreamMessage& message, const DecodeError& error) override;
+  void OnRecovery(SequenceNumber from, SequenceNumber to) override;
+  void OnHealed(SequenceNumber from, SequenceNumber to) override;
+  void OnGap(const StreamGap& gap) override;
+  void OnRestart(SequenceNumber last, SequenceNumber first_seen) override;
+  void OnMalformed(std::size_t frame_count) override;
+
+  CheckVerdict Verdict() const noexcept;
+
+  const CheckCounts& counts() const noexcept { return counts_; }
+  const HeldBlocks& held() const noexcept { return held_; }
+  // Whether everything since the publisher's first message, a restart or AllBlocksCleared is known.
+  bool synchronised() const noexcept { return synchronised_; }
+
+ private:
+  // The event being checked, for reports.
+  struct Context {
+    const StreamMessage* message = nullptr;
+    std::size_t event = 0;  // place in the payload
+    const KVEventBatch::Event* value = nullptr;
+  };
+
+  void Expect(const StreamMessage& message);
+  void CheckStored(const Context& context, const BlockStored& stored);
+  void CheckRemoved(const Context& context, const BlockRemoved& removed);
+  void CheckCleared(const Context& context);
+  void CheckWholeRemovals(const StreamMessage& message);
+  void Violate(const Context& context, CheckRule rule, std::string what, std::uint32_t group, const BlockHash& block);
+  void Violate(Violation violation);
+  std::vector<std::string> History(std::uint32_t group, std::uint64_t low64) const;
+
+  const Options options_;
+  const Report report_;
+  HeldBlocks held_;
+  BlockHistory history_;
+  CheckCounts counts_;
+  SequenceNumber expected_ = 0;
+  bool started_ = false;
+  bool synchronised_ = true;
+  std::optional<BlockMoment> last_clear_;
+  // Blocks of the current batch of which some announcements were taken back, not all; only under Removals::kExact.
+  std::map<std::pair<HeldBlocks::ShelfId, std::uint64_t>, std::size_t> leaving_;
+};
+
+}  // namespace kvwire

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kv_events/wire/decoder.h"
+#include "kv_events/wire/frames.h"
+
+namespace kvwire {
+
+// Where a message came from.
+enum class MessageOrigin : std::uint8_t { kLive, kReplay };
+
+// One message of a stream, as it is applied. Views are valid only during the call that hands it out.
+struct StreamMessage {
+  SequenceNumber sequence = 0;
+  std::string_view topic;  // a replay without topics: the last live one
+  std::span<const std::uint8_t> payload;
+  MessageOrigin origin = MessageOrigin::kLive;
+};
+
+// Why missing numbers stay missing.
+enum class GapReason : std::uint8_t {
+  kNoReplay,     // there is nobody to ask
+  kNoAnswer,     // no attempt was answered to its end
+  kNotInReplay,  // answered, without these numbers: asking again cannot help
+  kBufferFull,   // more live messages arrived meanwhile than may wait
+  kRestarted,    // the publisher began anew before they came
+  kStopped,      // the subscriber was told to end
+};
+
+std::string_view ToString(GapReason reason) noexcept;
+
+// Numbers from..to, both included, that will not be applied.
+struct StreamGap {
+  SequenceNumber from = 0;
+  SequenceNumber to = 0;
+  GapReason reason = GapReason::kNoReplay;
+  // Nothing of this publisher was applied before: the subscriber came too late, rather than lost something.
+  bool joined_late = false;
+};
+
+// What the owner of a stream learns, in the order in which it is to be applied: each number once, ascending within a
+// publisher's life.
+//
+// Threads: called on the stream's thread, during DoWork and Finish; must not call back into the stream.
+class StreamSink {
+ public:
+  virtual ~StreamSink() = default;
+
+  // A batch to apply; batch.rejected lists events that could not be read.
+  virtual void OnBatch(const StreamMessage& message, const DecodedBatch& batch) = 0;
+
+  // The message has its number and cannot be read; the stream goes on behind it.
+  virtual void OnUndecodable(const StreamMessage& message, const DecodeError& error) = 0;
+
+  // Numbers are missing and a replay is asked for. It ends with OnHealed, or with OnGap for each part that stays
+  // missing.
+  virtual void OnRecovery(SequenceNumber from, SequenceNumber to) = 0;
+  // All of from..to was applied.
+  virtual void OnHealed(SequenceNumber from, SequenceNumber to) = 0;
+  virtual void OnGap(const StreamGap& gap) = 0;
+
+  // The publisher began anew; what was held is void. Comes after everything of the old life. `last` is the last live
+  // number of the old life.
+  virtual void OnRestart(SequenceNumber last, SequenceNumber first_seen) = 0;
+
+  // A live message that is not topic, sequence, payload.
+  virtual void OnMalformed(std::size_t frame_count) = 0;
+};
+
+}  // namespace kvwire

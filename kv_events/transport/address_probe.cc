@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/transport/address_probe.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace kvwire {
+
+namespace {
+
+constexpr std::chrono::microseconds kLookInterval(100);
+
+class Descriptor {
+ public:
+  Descriptor(int family, int type) : fd_(socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int fd() const noexcept { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// A bound socket knows its host as a number.
+AddressList Resolve(const Endpoint& endpoint) {
+  std::string host = endpoint.host;
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), std::to_string(endpoint.port.value_or(0)).c_str(), &hints, &found) != 0) {
+    found = nullptr;
+  }
+  return AddressList(found, &freeaddrinfo);
+}
+
+// Binding without listening disturbs nobody: sockets that allow reuse of the address share it until one listens.
+bool CanBind(const addrinfo& address) {
+  const Descriptor probe(address.ai_family, SOCK_STREAM);
+  const int on = 1;
+  return probe.fd() >= 0 && setsockopt(probe.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+         bind(probe.fd(), address.ai_addr, address.ai_addrlen) == 0;
+}
+
+template <class Condition>
+bool Await(std::chrono::milliseconds patience, Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kLookInterval);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool UnixSocketAnswers(std::string_view path) noexcept {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // "@" starts a name without a file, "*" a path that libzmq makes up: nobody's address is taken away there.
+  if (path.starts_with('@') || path == "*" || path.size() >= sizeof(address.sun_path)) return false;
+  std::copy(path.begin(), path.end(), address.sun_path);
+  const Descriptor probe(AF_UNIX, SOCK_STREAM);
+  if (probe.fd() < 0) return false;
+  // A listener that is too busy to answer says EAGAIN.
+  return connect(probe.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN;
+}
+
+bool WaitUntilFree(const Endpoint& endpoint, std::chrono::milliseconds patience) noexcept {
+  switch (endpoint.scheme) {
+    case Endpoint::Scheme::kTcp: {
+      const AddressList address = Resolve(endpoint);
+      return address && Await(patience, [&] { return CanBind(*address); });
+    }
+    case Endpoint::Scheme::kIpc:
+      // The file goes last. A successor that came before that would lose its own.
+      return !endpoint.path.starts_with('@') &&
+             Await(patience, [&] { return access(endpoint.path.c_str(), F_OK) != 0; });
+    case Endpoint::Scheme::kInproc:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace kvwire

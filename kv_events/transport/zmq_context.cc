@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/transport/zmq_context.h"
+
+#include <cerrno>
+#include <mutex>
+
+#include <zmq.h>
+
+namespace kvwire {
+
+std::shared_ptr<ZmqContext> ZmqContext::Create() { return std::shared_ptr<ZmqContext>(new ZmqContext(zmq_ctx_new())); }
+
+std::shared_ptr<ZmqContext> ZmqContext::Shared() {
+  // Held weakly: the last link takes the context with it, and so waits, within its linger, until what it sent is gone.
+  // A context kept for good would either lose that at exit or block there for ever.
+  static std::mutex mutex;
+  static std::weak_ptr<ZmqContext> shared;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<ZmqContext> context = shared.lock();
+  if (!context) {
+    context = Create();
+    shared = context;
+  }
+  return context;
+}
+
+ZmqContext::~ZmqContext() {
+  // A signal may interrupt the wait.
+  while (handle_ != nullptr && zmq_ctx_term(handle_) != 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace kvwire

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/transport/zmq_link.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "kv_events/transport/address_probe.h"
+
+namespace kvwire {
+
+namespace {
+
+// Below this size a copy is cheaper than the counted hand-over.
+constexpr std::size_t kShareBytes = 1024;
+// How long the destructor waits for a bound address to become free.
+constexpr std::chrono::milliseconds kReleaseTime(100);
+
+int SocketType(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::kPub:
+      return ZMQ_PUB;
+    case LinkKind::kRouter:
+      return ZMQ_ROUTER;
+    case LinkKind::kSub:
+      return ZMQ_SUB;
+    case LinkKind::kDealer:
+      return ZMQ_DEALER;
+  }
+  return ZMQ_PUB;
+}
+
+std::string_view SocketName(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::kPub:
+      return "PUB socket (endpoint)";
+    case LinkKind::kRouter:
+      return "ROUTER socket (replay_endpoint)";
+    case LinkKind::kSub:
+      return "SUB socket";
+    case LinkKind::kDealer:
+      return "DEALER socket";
+  }
+  return {};
+}
+
+template <class T>
+bool SetOption(void* socket, int option, const T& value) noexcept {
+  return zmq_setsockopt(socket, option, &value, sizeof(value)) == 0;
+}
+
+tl::unexpected<Error> Explain(std::string_view act, LinkKind kind, const std::string& endpoint, int reason) {
+  ErrorCode code = ErrorCode::kUnavailable;
+  if (reason == EADDRINUSE) code = ErrorCode::kAddressInUse;
+  if (reason == EINVAL) code = ErrorCode::kInvalidArgument;
+  return MakeError(code, fmt::format("cannot {} the {} {}: {}", act, SocketName(kind), endpoint, zmq_strerror(reason)));
+}
+
+std::string LastEndpoint(void* socket) {
+  std::array<char, 512> text{};
+  std::size_t size = text.size();
+  if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, text.data(), &size) != 0 || size == 0) return {};
+  return std::string(text.data(), size - 1);  // counted with its terminating zero
+}
+
+bool NeedsIpv6(const Endpoint& endpoint) {
+  return endpoint.scheme == Endpoint::Scheme::kTcp && (endpoint.host.starts_with('[') || endpoint.host == "::");
+}
+
+void DropShared(void*, void* hint) { delete static_cast<SharedBytes*>(hint); }
+
+bool FillMessage(zmq_msg_t* message, const OutFrame& frame) noexcept {
+  if (frame.shared && frame.bytes.size() >= kShareBytes) {
+    auto* hint = new (std::nothrow) SharedBytes(frame.shared);
+    // libzmq only reads the bytes of a message that is sent.
+    auto* bytes = const_cast<std::uint8_t*>(frame.bytes.data());
+    if (hint != nullptr && zmq_msg_init_data(message, bytes, frame.bytes.size(), DropShared, hint) == 0) return true;
+    delete hint;
+  }
+  if (zmq_msg_init_size(message, frame.bytes.size()) != 0) return false;
+  if (!frame.bytes.empty()) std::memcpy(zmq_msg_data(message), frame.bytes.data(), frame.bytes.size());
+  return true;
+}
+
+SendResult SendOne(void* socket, const OutFrame& frame, int flags) noexcept {
+  zmq_msg_t message;
+  if (!FillMessage(&message, frame)) return SendResult::kFailed;
+  while (zmq_msg_send(&message, socket, flags) < 0) {
+    const int reason = errno;
+    if (reason == EINTR) continue;
+    zmq_msg_close(&message);
+    if (reason == EAGAIN) return SendResult::kWouldBlock;
+    return reason == EHOSTUNREACH ? SendResult::kUnroutable : SendResult::kFailed;
+  }
+  return SendResult::kSent;
+}
+
+// The next frame of a message, if there is one.
+class ReceivedFrame {
+ public:
+  ReceivedFrame() { zmq_msg_init(&message_); }
+  ReceivedFrame(const ReceivedFrame&) = delete;
+  ReceivedFrame& operator=(const ReceivedFrame&) = delete;
+  ~ReceivedFrame() { zmq_msg_close(&message_); }
+
+  bool Receive(void* socket) noexcept {
+    while (zmq_msg_recv(&message_, socket, ZMQ_DONTWAIT) < 0) {
+      if (errno != EINTR) return false;
+    }
+    return true;
+  }
+  bool more() const noexcept { return zmq_msg_more(&message_) != 0; }
+  std::span<const std::uint8_t> bytes() noexcept {
+    return {static_cast<const std::uint8_t*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
+  }
+
+ private:
+  zmq_msg_t message_;
+};
+
+}  // namespace
+
+// Listens to what libzmq reports about a socket's connections. Its own end is a PAIR socket; both go when it goes.
+class ZmqLink::Monitor {
+ public:
+  Monitor(const ZmqContext& context, void* watched, int events) : watched_(watched) {
+    static std::atomic<std::uint64_t> next{0};
+    const std::string address = fmt::format("inproc://kvwire.monitor.{}", next.fetch_add(1));
+    if (zmq_socket_monitor(watched_, address.c_str(), events) != 0) return;
+    pair_ = zmq_socket(context.handle(), ZMQ_PAIR);
+    if (pair_ == nullptr) return;
+    SetOption(pair_, ZMQ_LINGER, 0);
+    if (zmq_connect(pair_, address.c_str()) == 0) return;
+    zmq_close(pair_);
+    pair_ = nullptr;
+  }
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
+  ~Monitor() {
+    zmq_socket_monitor(watched_, nullptr, 0);
+    if (pair_ != nullptr) zmq_close(pair_);
+  }
+
+  // Whether one of the events came since the last call.
+  bool Happened() noexcept {
+    if (pair_ == nullptr) return false;
+    bool any = false;
+    for (ReceivedFrame frame; frame.Receive(pair_);) any = true;
+    return any;
+  }
+
+ private:
+  void* const watched_;
+  void* pair_ = nullptr;
+};
+
+ZmqLink::ZmqLink(std::shared_ptr<ZmqContext> context, void* socket, LinkKind kind, const LinkOptions& options)
+    : context_(std::move(context)), socket_(socket), kind_(kind), max_frames_(options.max_frames) {}
+
+// Closing a socket frees its address some time later, on a thread of libzmq; a successor must not find it taken.
+// Unbinding first would be of no use for tcp and ipc: it cuts off peers that still have messages to take.
+ZmqLink::~ZmqLink() {
+  monitor_.reset();
+  const bool inproc = endpoint_.starts_with("inproc://");
+  if (bound_ && inproc) zmq_unbind(socket_, endpoint_.c_str());
+  zmq_close(socket_);
+  if (!bound_ || inproc) return;
+  if (const Result<Endpoint> endpoint = Endpoint::Parse(endpoint_, "endpoint")) WaitUntilFree(*endpoint, kReleaseTime);
+}
+
+// Before bind and connect: most options have no effect on addresses that a socket already has.
+bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) noexcept {
+  bool done = SetOption(socket_, ZMQ_LINGER, 0) && SetOption(socket_, ZMQ_SNDHWM, options.send_hwm) &&
+              SetOption(socket_, ZMQ_RCVHWM, options.receive_hwm) &&
+              SetOption(socket_, ZMQ_MAXMSGSIZE, options.max_message_bytes) &&
+              SetOption(socket_, ZMQ_IPV6, NeedsIpv6(endpoint) ? 1 : 0);
+  switch (kind_) {
+    case LinkKind::kPub:
+      break;
+    case LinkKind::kRouter:
+      done = done && SetOption(socket_, ZMQ_ROUTER_MANDATORY, 1) && SetOption(socket_, ZMQ_ROUTER_HANDOVER, 1);
+      break;
+    case LinkKind::kSub:
+      done =
+          done && zmq_setsockopt(socket_, ZMQ_SUBSCRIBE, options.subscription.data(), options.subscription.size()) == 0;
+      break;
+    case LinkKind::kDealer:
+      done = done && (options.identity.empty() ||
+                      zmq_setsockopt(socket_, ZMQ_ROUTING_ID, options.identity.data(), options.identity.size()) == 0);
+      break;
+  }
+  return done;
+}
+
+Result<std::unique_ptr<ZmqLink>> ZmqLink::Open(std::shared_ptr<ZmqContext> context, LinkKind kind,
+                                               const Endpoint& endpoint, const LinkOptions& options) {
+  void* socket = context->handle() == nullptr ? nullptr : zmq_socket(context->handle(), SocketType(kind));
+  if (socket == nullptr) return Explain("open", kind, endpoint.ToString(), zmq_errno());
+  std::unique_ptr<ZmqLink> link(new ZmqLink(std::move(context), socket, kind, options));
+  if (!link->Configure(endpoint, options)) return Explain("configure", kind, endpoint.ToString(), zmq_errno());
+  return link;
+}
+
+Result<std::unique_ptr<ZmqLink>> ZmqLink::Bind(std::shared_ptr<ZmqContext> context, LinkKind kind,
+                                               const Endpoint& endpoint, const LinkOptions& options) {
+  Result<std::unique_ptr<ZmqLink>> link = Open(std::move(context), kind, endpoint, options);
+  if (!link) return link;
+  const std::string address = endpoint.ToString();
+  // libzmq removes the file of an ipc address before it binds, whoever listens there.
+  if (endpoint.scheme == Endpoint::Scheme::kIpc && UnixSocketAnswers(endpoint.path)) {
+    return Explain("bind", kind, address, EADDRINUSE);
+  }
+  if (zmq_bind((*link)->socket_, address.c_str()) != 0) return Explain("bind", kind, address, zmq_errno());
+  (*link)->bound_ = true;
+  (*link)->endpoint_ = LastEndpoint((*link)->socket_);
+  return link;
+}
+
+Result<std::unique_ptr<ZmqLink>> ZmqLink::Connect(std::shared_ptr<ZmqContext> context, LinkKind kind,
+                                                  const Endpoint& endpoint, const LinkOptions& options) {
+  Result<std::unique_ptr<ZmqLink>> link = Open(std::move(context), kind, endpoint, options);
+  if (!link) return link;
+  const std::string address = endpoint.ToString();
+  ZmqLink& made = **link;
+  if (options.watch_peers) {
+    made.monitor_ = std::make_unique<Monitor>(*made.context_, made.socket_, ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
+  }
+  if (zmq_connect(made.socket_, address.c_str()) != 0) return Explain("connect", kind, address, zmq_errno());
+  made.endpoint_ = address;
+  return link;
+}
+
+void ZmqLink::SetLinger(std::chrono::milliseconds linger) noexcept {
+  SetOption(socket_, ZMQ_LINGER, static_cast<int>(std::clamp<std::int64_t>(linger.count(), 0, 1 << 30)));
+}
+
+SendResult ZmqLink::TrySend(std::span<const OutFrame> frames) noexcept {
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    const int more = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
+    const SendResult result = SendOne(socket_, frames[i], ZMQ_DONTWAIT | more);
+    if (result == SendResult::kSent) continue;
+    // Only the first frame decides whether there is room; a later one fails when the socket itself does.
+    return i == 0 ? result : SendResult::kFailed;
+  }
+  return SendResult::kSent;
+}
+
+std::optional<InFrames> ZmqLink::TryReceive() {
+  std::optional<InFrames> frames;
+  for (bool more = true; more;) {
+    ReceivedFrame frame;
+    // Messages arrive whole: only the first frame can be missing, unless the socket broke.
+    if (!frame.Receive(socket_)) return std::nullopt;
+    if (!frames) frames.emplace();
+    const std::span<const std::uint8_t> bytes = frame.bytes();
+    if (frames->size() < max_frames_) frames->emplace_back(bytes.begin(), bytes.end());
+    more = frame.more();
+  }
+  return frames;
+}
+
+std::string ZmqLink::endpoint() const { return endpoint_; }
+
+bool ZmqLink::had_peer() noexcept {
+  if (!had_peer_ && monitor_ && monitor_->Happened()) had_peer_ = true;
+  return had_peer_;
+}
+
+WakeSignal::WakeSignal() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+WakeSignal::~WakeSignal() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void WakeSignal::Wake() noexcept {
+  // Fails only when the counter is full, and then the waiting thread wakes anyway.
+  [[maybe_unused]] const int done = eventfd_write(fd_, 1);
+}
+
+void WakeSignal::Drain() noexcept {
+  eventfd_t count = 0;
+  [[maybe_unused]] const int done = eventfd_read(fd_, &count);
+}
+
+void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chrono::microseconds timeout) noexcept {
+  std::array<pollfd, 8> polled{};
+  nfds_t count = 0;
+  if (signal != nullptr && signal->fd() >= 0) polled[count++] = {signal->fd(), POLLIN, 0};
+  for (ZmqLink* link : links) {
+    if (link == nullptr || count == polled.size()) continue;
+    // The descriptor fires only on a change, so what is there already must be asked for; asking also lets the socket
+    // act on what its I/O thread told it.
+    int events = 0;
+    int fd = -1;
+    std::size_t size = sizeof(events);
+    if (zmq_getsockopt(link->handle(), ZMQ_EVENTS, &events, &size) != 0 || (events & ZMQ_POLLIN) != 0) return;
+    if (zmq_getsockopt(link->handle(), ZMQ_FD, &fd, &size) != 0) return;
+    polled[count++] = {fd, POLLIN, 0};
+  }
+  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout).count();
+  const timespec limit{static_cast<std::time_t>(nanos / 1'000'000'000), static_cast<long>(nanos % 1'000'000'000)};
+  ppoll(polled.data(), count, &limit, nullptr);
+  if (signal != nullptr) signal->Drain();
+}
+
+}  // namespace kvwire

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/block_pool.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include <fmt/format.h>
+
+// Invariants between calls:
+//  - A registered block is in the ring of its hash's copies: next_copy leads from the head (registered first) to the
+//    last, whose next_copy is 0; the head's prev_copy is the last. The index names the head of every resident hash.
+//  - The ledger (copies, announced) of a hash is in its head's Meta and moves with the headship.
+//  - A block is in the free queue if and only if it has no holder; a pending block has one.
+//  - pending_[meta.pending].block is the block, for every pending block.
+//  - digest_ holds exactly the hashes whose ledger says announced > 0.
+
+namespace kvwire::scheduler {
+
+namespace {
+
+std::size_t ContentBlocks(const BlockPoolOptions& options) {
+  return options.enable_events && options.enable_caching ? options.num_blocks : 0;
+}
+
+}  // namespace
+
+BlockPool::BlockPool(BlockPoolOptions options)
+    : options_(std::move(options)),
+      free_(options_.num_blocks),
+      index_(options_.enable_caching ? options_.num_blocks : 0),
+      meta_(options_.num_blocks),
+      hashes_(options_.enable_caching ? options_.num_blocks : 0),
+      parents_(ContentBlocks(options_)),
+      // Not initialised: the pages of blocks that are never used are never touched.
+      tokens_(new TokenId[ContentBlocks(options_) * options_.block_size]) {}
+
+bool BlockPool::Allocate(std::size_t n, std::vector<BlockId>* blocks) {
+  if (n > free_.size()) return false;
+  for (std::size_t i = 0; i < n; ++i) {
+    const BlockId block = free_.PopFront();
+    if (Has(block, kRegistered)) Unregister(block);
+    meta_[block].references = 1;
+    blocks->push_back(block);
+  }
+  return true;
+}
+
+void BlockPool::Touch(std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    if (block == kNullBlock) continue;
+    if (meta_[block].references++ == 0) free_.Remove(block);
+  }
+}
+
+void BlockPool::Free(std::span<const BlockId> blocks) {
+  unhashed_.clear();
+  for (const BlockId block : blocks) {
+    if (block == kNullBlock) continue;
+    assert(meta_[block].references > 0);
+    if (--meta_[block].references > 0) continue;
+    if (Has(block, kPending)) Unregister(block);
+    if (Has(block, kRegistered)) {
+      free_.PushBack(block);
+    } else {
+      unhashed_.push_back(block);
+    }
+  }
+  free_.PushFront(unhashed_);
+  ++version_;
+}
+
+BlockId BlockPool::FindCached(const BlockHash& hash, std::uint32_t group) const {
+  if (!options_.enable_caching) return kNullBlock;
+  return index_.Find(BlockIndex::TagOf(hash, group),
+                     [&](BlockId block) { return hashes_[block] == hash && meta_[block].group == group; });
+}
+
+std::size_t BlockPool::CountUnheld(std::span<const BlockId> blocks) const {
+  return static_cast<std::size_t>(std::count_if(blocks.begin(), blocks.end(), [this](BlockId block) {
+    return block != kNullBlock && meta_[block].references == 0;
+  }));
+}
+
+BlockId BlockPool::HeadOf(BlockId block) const {
+  return Has(block, kHead) ? block : FindCached(hashes_[block], meta_[block].group);
+}
+
+std::span<const TokenId> BlockPool::TokensOf(BlockId block) const {
+  return {tokens_.get() + std::size_t{block} * options_.block_size, options_.block_size};
+}
+
+void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table, std::uint32_t first,
+                         std::uint32_t last, std::uint32_t group) {
+  if (!options_.enable_caching || first >= last) return;
+  assert(last <= chain.hashes.size() && last <= table.size());
+  Run run{pending_.size(), pending_.size(), false};
+  for (std::uint32_t i = first; i < last; ++i) {
+    const BlockId block = table[i];
+    const BlockId predecessor = i == 0 || options_.announce_at_registration ? kNullBlock : table[i - 1];
+    if (predecessor != kNullBlock && !Has(predecessor, kRegistered)) break;
+    if (block == kNullBlock) {
+      if (run.begin != run.end) runs_.push_back(run);
+      run.begin = run.end;
+      continue;
+    }
+    assert(!Has(block, kRegistered));
+    Meta& meta = meta_[block];
+    meta.group = static_cast<std::uint16_t>(group);
+    meta.flags = kRegistered | kPending;
+    meta.pending = static_cast<std::uint32_t>(pending_.size());
+    pending_.push_back(Pending{block, predecessor});
+    run.end = pending_.size();
+    StoreContent(chain, i, block);
+    JoinCopies(block, i < chain.num_prompt_blocks);
+  }
+  if (run.begin != run.end) runs_.push_back(run);
+  ++version_;
+  if (options_.announce_at_registration) AnnouncePending();
+}
+
+void BlockPool::StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block) {
+  hashes_[block] = chain.hashes[position];
+  if (!options_.enable_events) return;
+  parents_[block] = position == 0 ? BlockHash() : chain.hashes[position - 1];
+  const std::size_t size = options_.block_size;
+  std::copy_n(chain.token_ids.data() + position * size, size, tokens_.get() + block * size);
+  if (chain.extra_keys.empty() && chain.lora == nullptr) return;
+  static const ExtraKeys kNoKeys;
+  meta_[block].context = contexts_.Acquire(chain.extra_keys.empty() ? kNoKeys : chain.extra_keys[position], chain.lora);
+}
+
+void BlockPool::JoinCopies(BlockId block, bool prompt) {
+  Meta& meta = meta_[block];
+  meta.next_copy = kNullBlock;
+  const BlockId head = FindCached(hashes_[block], meta.group);
+  if (head == kNullBlock) {
+    if (prompt) ++stats_.new_prompt_blocks;
+    meta.flags |= kHead;
+    meta.prev_copy = block;
+    meta.copies = 1;
+    meta.announced = 0;
+    index_.Insert(BlockIndex::TagOf(hashes_[block], meta.group), block);
+    return;
+  }
+  Meta& ledger = meta_[head];
+  meta.prev_copy = ledger.prev_copy;
+  meta_[ledger.prev_copy].next_copy = block;
+  ledger.prev_copy = block;
+  ++ledger.copies;
+}
+
+// Takes a block that is not the only one out of the ring.
+void BlockPool::LeaveCopies(BlockId block, BlockId head) {
+  Meta& meta = meta_[block];
+  if (block != head) {
+    meta_[meta.prev_copy].next_copy = meta.next_copy;
+    meta_[meta.next_copy == kNullBlock ? head : meta.next_copy].prev_copy = meta.prev_copy;
+    return;
+  }
+  const BlockId next = meta.next_copy;
+  Meta& heir = meta_[next];
+  heir.flags |= kHead;
+  heir.prev_copy = meta.prev_copy == next ? next : meta.prev_copy;
+  heir.copies = meta.copies;
+  heir.announced = meta.announced;
+  index_.Replace(BlockIndex::TagOf(hashes_[block], meta.group), block, next);
+}
+
+void BlockPool::Unregister(BlockId block) {
+  Meta& meta = meta_[block];
+  const bool was_announced = (meta.flags & kPending) == 0;
+  if (!was_announced) pending_[meta.pending].block = kNullBlock;
+  const BlockId head = HeadOf(block);
+  --meta_[head].copies;
+  if (options_.enable_events) SettleLedger(head, hashes_[block], was_announced);
+  if (meta_[head].copies == 0) {
+    index_.Erase(BlockIndex::TagOf(hashes_[block], meta.group), block);
+  } else {
+    LeaveCopies(block, head);
+  }
+  contexts_.Release(meta.context);
+  meta.context = BlockContextTable::kPlain;
+  meta.flags = 0;
+  ++version_;
+}
+
+// A copy has left; records the removals that this means.
+void BlockPool::SettleLedger(BlockId head, const BlockHash& hash, bool was_announced) {
+  Meta& ledger = meta_[head];
+  std::uint32_t removals = 0;
+  switch (options_.removals) {
+    case Removals::kExact:
+      if (ledger.copies == 0) removals = ledger.announced;
+      break;
+    case Removals::kPerCopy:
+      if (was_announced) removals = 1;
+      break;
+  }
+  if (removals == 0) return;
+  ledger.announced -= removals;
+  if (ledger.announced == 0) digest_.Remove(ledger.group, kMediumGpu, hash.Low64());
+  RecordRemoved(hash, ledger.group, removals);
+}
+
+void BlockPool::Report(std::span<const BlockId> blocks) {
+  if (!options_.enable_events || !options_.enable_caching || blocks.empty()) return;
+  const std::size_t begin = pending_.size();
+  for (const BlockId block : blocks) pending_.push_back(Pending{block, kNullBlock});
+  runs_.push_back(Run{begin, pending_.size(), true});
+  if (options_.announce_at_registration) AnnouncePending();
+}
+
+void BlockPool::AnnouncePending() {
+  for (const Run& run : runs_) {
+    if (run.report) {
+      AnnounceReport(run);
+    } else {
+      AnnounceStores(run);
+    }
+  }
+  runs_.clear();
+  pending_.clear();
+}
+
+void BlockPool::AnnounceStores(const Run& run) {
+  event_blocks_.clear();
+  for (std::size_t i = run.begin; i < run.end; ++i) {
+    const auto [block, predecessor] = pending_[i];
+    if (block == kNullBlock) {
+      RecordStored(false);
+      continue;
+    }
+    if (predecessor != kNullBlock && (meta_[predecessor].flags & (kRegistered | kPending)) != kRegistered) {
+      Unregister(block);
+      RecordStored(false);
+      continue;
+    }
+    meta_[block].flags &= static_cast<std::uint8_t>(~kPending);
+    if (!options_.enable_events) continue;
+    CountAnnouncement(block);
+    event_blocks_.push_back(block);
+  }
+  RecordStored(false);
+}
+
+// Up to the first block that is no longer there.
+void BlockPool::AnnounceReport(const Run& run) {
+  event_blocks_.clear();
+  for (std::size_t i = run.begin; i < run.end; ++i) {
+    const BlockId block = pending_[i].block;
+    if ((meta_[block].flags & (kRegistered | kPending)) != kRegistered) break;
+    if (options_.removals == Removals::kExact) CountAnnouncement(block);
+    event_blocks_.push_back(block);
+  }
+  RecordStored(true);
+}
+
+void BlockPool::CountAnnouncement(BlockId block) {
+  Meta& ledger = meta_[HeadOf(block)];
+  if (ledger.announced++ == 0) digest_.Add(ledger.group, kMediumGpu, hashes_[block].Low64());
+}
+
+// One event for event_blocks_, which it empties.
+void BlockPool::RecordStored(bool report) {
+  if (event_blocks_.empty()) return;
+  event_hashes_.clear();
+  event_tokens_.clear();
+  bool has_keys = false;
+  for (const BlockId block : event_blocks_) {
+    event_hashes_.push_back(hashes_[block]);
+    const std::span<const TokenId> tokens = TokensOf(block);
+    event_tokens_.insert(event_tokens_.end(), tokens.begin(), tokens.end());
+    const std::uint32_t context = meta_[block].context;
+    has_keys = has_keys || (context != BlockContextTable::kPlain && !contexts_.at(context).extra_keys.empty());
+  }
+  const BlockId first = event_blocks_.front();
+  BlockStored stored;
+  stored.block_hashes = event_hashes_;
+  if (!parents_[first].empty()) stored.parent_block_hash = parents_[first];
+  stored.token_ids = event_tokens_;
+  stored.block_size = options_.block_size;
+  stored.medium = kMediumGpu;
+  stored.group_idx = meta_[first].group;
+  stored.extra_keys.absent = false;
+  if (has_keys) {
+    event_keys_.clear();
+    for (const BlockId block : event_blocks_) event_keys_.push_back(contexts_.at(meta_[block].context).extra_keys);
+    stored.extra_keys.per_block = event_keys_;
+  }
+  if (const std::optional<LoraAdapter>& lora = contexts_.at(meta_[first].context).lora) {
+    stored.lora_id = lora->id;
+    stored.lora_name = lora->name;
+  }
+  Annotate(&stored);
+  recorded_.Add(stored);
+  (report ? stats_.reported : stats_.stored) += event_blocks_.size();
+  event_blocks_.clear();
+}
+
+void BlockPool::RecordRemoved(const BlockHash& hash, std::uint32_t group, std::uint32_t times) {
+  BlockRemoved removed;
+  removed.block_hashes = {&hash, 1};
+  removed.medium = kMediumGpu;
+  removed.group_idx = group;
+  for (std::uint32_t i = 0; i < times; ++i) recorded_.Add(removed);
+  stats_.removed += times;
+}
+
+void BlockPool::Annotate(BlockStored* stored) {
+  if (options_.groups.empty()) return;
+  const std::uint32_t group = *stored->group_idx;
+  if (group < options_.groups.size()) {
+    stored->kv_cache_spec_kind = options_.groups[group].kind;
+    stored->kv_cache_spec_sliding_window = options_.groups[group].sliding_window;
+    return;
+  }
+  if (warned_group_) return;
+  warned_group_ = true;
+  Log(options_.log, LogLevel::kWarning, fmt::format("Group index `{}` not in KV cache metadata", group));
+}
+
+Status BlockPool::EvictBlocks(std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    if (block >= options_.num_blocks) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       fmt::format("block id is {}; allowed: 0 to {}", block, options_.num_blocks - 1));
+    }
+  }
+  for (const BlockId block : blocks) {
+    if (Has(block, kRegistered)) Unregister(block);
+  }
+  return {};
+}
+
+std::size_t BlockPool::EvictHash(const BlockHash& hash, std::uint32_t group) {
+  std::size_t copies = 0;
+  // The argument may be a view of a block that is about to forget it.
+  const BlockHash wanted = hash;
+  for (BlockId block = FindCached(wanted, group); block != kNullBlock; block = FindCached(wanted, group)) {
+    Unregister(block);
+    ++copies;
+  }
+  return copies;
+}
+
+bool BlockPool::Reset() {
+  if (free_.size() + 1 != options_.num_blocks) return false;
+  index_.Clear();
+  for (Meta& meta : meta_) {
+    contexts_.Release(meta.context);
+    meta = Meta{};
+  }
+  runs_.clear();
+  pending_.clear();
+  digest_.Clear();
+  ++era_;
+  ++version_;
+  if (options_.enable_events) {
+    recorded_.Add(AllBlocksCleared{});
+    ++stats_.clears;
+  }
+  return true;
+}
+
+KVEventBatch BlockPool::TakeEvents(KVEventBatch spare) {
+  assert(spare.empty());
+  return std::exchange(recorded_, std::move(spare));
+}
+
+std::uint32_t BlockPool::num_announced(const BlockHash& hash, std::uint32_t group) const {
+  const BlockId head = FindCached(hash, group);
+  return head == kNullBlock ? 0 : meta_[head].announced;
+}
+
+std::uint32_t BlockPool::num_copies(const BlockHash& hash, std::uint32_t group) const {
+  const BlockId head = FindCached(hash, group);
+  return head == kNullBlock ? 0 : meta_[head].copies;
+}
+
+void BlockPool::Walk(const std::function<void(const ResidentBlock&)>& visit) const {
+  std::vector<bool> visited(options_.num_blocks);
+  std::vector<BlockId> ancestry;
+  for (BlockId start = 1; start < options_.num_blocks; ++start) {
+    if (!Has(start, kHead)) continue;
+    for (BlockId block = start; block != kNullBlock && !visited[block] && meta_[block].announced > 0;) {
+      visited[block] = true;
+      ancestry.push_back(block);
+      block = parents_[block].empty() ? kNullBlock : FindCached(parents_[block], meta_[block].group);
+    }
+    for (; !ancestry.empty(); ancestry.pop_back()) {
+      const BlockId block = ancestry.back();
+      ResidentBlock resident;
+      resident.hash = hashes_[block];
+      if (!parents_[block].empty()) resident.parent = parents_[block];
+      resident.token_ids = TokensOf(block);
+      resident.group = meta_[block].group;
+      visit(resident);
+    }
+  }
+}
+
+}  // namespace kvwire::scheduler

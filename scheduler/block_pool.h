@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kv_events/batch.h"
+#include "kv_events/config.h"
+#include "kv_events/digest.h"
+#include "kv_events/error.h"
+#include "kv_events/log.h"
+#include "kv_events/state_source.h"
+#include "scheduler/block_context.h"
+#include "scheduler/block_index.h"
+#include "scheduler/free_block_queue.h"
+#include "scheduler/scheduler_output.h"
+
+namespace kvwire::scheduler {
+
+inline constexpr BlockId kNullBlock = 0;
+
+// The identities of a request's blocks and what they are made of.
+struct BlockChain {
+  std::span<const BlockHash> hashes;      // one per full block
+  std::span<const TokenId> token_ids;     // at least block_size tokens per hash
+  std::span<const ExtraKeys> extra_keys;  // one entry per hash, or empty when no block has any
+  const LoraAdapter* lora = nullptr;
+  std::uint32_t num_prompt_blocks = 0;  // hashes that cover the prompt only
+};
+
+// What the blocks of a KV-cache group are, for the events.
+struct GroupSpec {
+  std::string kind = "full_attention";
+  std::optional<std::uint32_t> sliding_window;
+};
+
+struct BlockPoolOptions {
+  std::uint32_t num_blocks = 0;  // the null block included; at least 1
+  std::uint32_t block_size = 16;
+  bool enable_caching = true;
+  bool enable_events = false;
+  Removals removals = Removals::kExact;
+  // A store is recorded when the block is registered, not when it was computed.
+  bool announce_at_registration = false;
+  // Indexed by group. When empty, events say nothing about kinds.
+  std::vector<GroupSpec> groups;
+  LogSink log;
+};
+
+// Counters since the start, in blocks unless said otherwise.
+struct BlockPoolStats {
+  std::uint64_t new_prompt_blocks = 0;  // prompt blocks registered whose hash was not resident
+  std::uint64_t stored = 0;             // announced, without reports
+  std::uint64_t reported = 0;
+  std::uint64_t removed = 0;  // BlockRemoved events
+  std::uint64_t clears = 0;   // AllBlocksCleared events
+};
+
+// The physical blocks of a KV cache: who holds them, what they contain, and the events that their changes make.
+//
+// A block that holds a full, hashed run of tokens is *registered*: FindCached gives it to later requests. A hash may be
+// in several blocks (copies). A store has two moments: Register, and AnnouncePending, which records BlockStored once
+// the content was computed. A pending block that loses its last holder, or whose predecessor was evicted, is
+// unregistered and was never announced.
+//
+// Under Removals::kExact a hash is removed when its last copy goes, as often as it was announced; under kPerCopy once
+// for each announced copy. digest() and Walk() cover the hashes that are resident and announced.
+//
+// Threads: the step thread.
+// Bounds: about 180 bytes a block at block size 16 with events on, taken at construction; no allocation per block
+// later. Order: events are recorded in the order of the changes.
+class BlockPool final : public StateSource {
+ public:
+  explicit BlockPool(BlockPoolOptions options);
+
+  std::uint32_t block_size() const noexcept { return options_.block_size; }
+  std::uint32_t num_blocks() const noexcept { return options_.num_blocks; }
+  std::size_t num_free() const noexcept { return free_.size(); }
+  const FreeBlockQueue& free_queue() const noexcept { return free_; }
+  std::uint32_t num_references(BlockId block) const { return meta_[block].references; }
+
+  // Appends n blocks from the front of the free queue to *blocks, each with one holder; what they cached is evicted.
+  // False, and nothing happens, if there are not enough.
+  bool Allocate(std::size_t n, std::vector<BlockId>* blocks);
+
+  // One more holder for each block.
+  void Touch(std::span<const BlockId> blocks);
+
+  // One holder less for each block, in the order in which they shall be evicted. Blocks without a hash will be reused
+  // first, cached ones last.
+  void Free(std::span<const BlockId> blocks);
+
+  // The copy that was registered first, or kNullBlock.
+  BlockId FindCached(const BlockHash& hash, std::uint32_t group) const;
+
+  // How many of the blocks have nobody holding them.
+  std::size_t CountUnheld(std::span<const BlockId> blocks) const;
+
+  // Registers the full blocks [first, last) of a chain in `table`. Null blocks are passed over. Stops at a block whose
+  // predecessor is no longer registered: nothing could find it, and its parent may never have been announced.
+  // REQUIRES: last is at most the number of hashes and the length of the table; the blocks are not registered.
+  void Register(const BlockChain& chain, std::span<const BlockId> table, std::uint32_t first, std::uint32_t last,
+                std::uint32_t group);
+
+  // Announces again the first blocks of a prompt, which a request found cached and holds; changes no residency.
+  void Report(std::span<const BlockId> blocks);
+
+  // What was registered and reported since the last call was computed: record it, in the order of the calls.
+  void AnnouncePending();
+
+  // Takes the blocks' hashes away, whoever holds the blocks.
+  // Errors: kInvalidArgument for an id outside the pool; then nothing was evicted.
+  Status EvictBlocks(std::span<const BlockId> blocks);
+
+  // Every copy of the hash; returns how many there were.
+  std::size_t EvictHash(const BlockHash& hash, std::uint32_t group);
+
+  // Forgets every hash and records AllBlocksCleared. False, and nothing happens, while a block is held.
+  bool Reset();
+
+  // Events recorded and not taken yet.
+  const KVEventBatch& recorded() const noexcept { return recorded_; }
+  // `spare` is used for the following events. REQUIRES: spare is empty.
+  KVEventBatch TakeEvents(KVEventBatch spare = {});
+
+  const StateDigest& digest() const noexcept { return digest_; }
+  void Walk(const std::function<void(const ResidentBlock&)>& visit) const override;
+
+  // How often the hash was announced since it was last absent (kExact), or how many announced copies are resident
+  // (kPerCopy).
+  std::uint32_t num_announced(const BlockHash& hash, std::uint32_t group) const;
+  std::uint32_t num_copies(const BlockHash& hash, std::uint32_t group) const;
+  bool is_registered(BlockId block) const { return (meta_[block].flags & kRegistered) != 0; }
+
+  // How many times the pool was cleared.
+  std::uint64_t era() const noexcept { return era_; }
+  // Changes whenever a lookup or a free count may have become better.
+  std::uint64_t version() const noexcept { return version_; }
+  const BlockPoolStats& stats() const noexcept { return stats_; }
+
+ private:
+  enum Flag : std::uint8_t {
+    kRegistered = 1,
+    kPending = 2,  // registered, not announced
+    kHead = 4,     // the copy that the index names; it carries the ledger of the hash
+  };
+  struct Meta {
+    std::uint32_t references = 0;
+    BlockId next_copy = 0;        // 0 after the last
+    BlockId prev_copy = 0;        // of the head: the last copy
+    std::uint32_t copies = 0;     // ledger, head only
+    std::uint32_t announced = 0;  // ledger, head only
+    std::uint32_t context = BlockContextTable::kPlain;
+    std::uint32_t pending = 0;  // its place in pending_, if kPending
+    std::uint16_t group = 0;
+    std::uint8_t flags = 0;
+  };
+  // A block to announce; block 0 if it is no longer to be.
+  struct Pending {
+    BlockId block = 0;
+    BlockId predecessor = 0;  // 0: none, or the null block
+  };
+  // Consecutive entries of pending_ that make one event.
+  struct Run {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    bool report = false;
+  };
+
+  bool Has(BlockId block, std::uint8_t flags) const { return (meta_[block].flags & flags) == flags; }
+  BlockId HeadOf(BlockId block) const;
+  std::span<const TokenId> TokensOf(BlockId block) const;
+  void StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block);
+  void JoinCopies(BlockId block, bool prompt);
+  void LeaveCopies(BlockId block, BlockId head);
+  void Unregister(BlockId block);
+  void SettleLedger(BlockId head, const BlockHash& hash, bool was_announced);
+  void AnnounceStores(const Run& run);
+  void AnnounceReport(const Run& run);
+  void CountAnnouncement(BlockId block);
+  void RecordStored(bool report);
+  void RecordRemoved(const BlockHash& hash, std::uint32_t group, std::uint32_t times);
+  void Annotate(BlockStored* stored);
+
+  const BlockPoolOptions options_;
+  FreeBlockQueue free_;
+  BlockIndex index_;
+  BlockContextTable contexts_;
+  std::vector<Meta> meta_;
+  std::vector<BlockHash> hashes_;
+  std::vector<BlockHash> parents_;     // with events only
+  std::unique_ptr<TokenId[]> tokens_;  // with events only: block_size per block
+  std::vector<Pending> pending_;
+  std::vector<Run> runs_;
+  KVEventBatch recorded_;
+  StateDigest digest_;
+  std::uint64_t era_ = 0;
+  std::uint64_t version_ = 0;
+  BlockPoolStats stats_;
+  bool warned_group_ = false;
+
+  // Reused between calls.
+  std::vector<BlockId> unhashed_;
+  std::vector<BlockId> event_blocks_;
+  std::vector<BlockHash> event_hashes_;
+  std::vector<TokenId> event_tokens_;
+  std::vector<ExtraKeys> event_keys_;
+};
+
+}  // namespace kvwire::scheduler

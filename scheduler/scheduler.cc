@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace kvwire::scheduler {
+
+namespace {
+
+Status AtLeast(const char* field, std::uint32_t value, std::uint32_t bound) {
+  if (value >= bound) return {};
+  return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} is {}; allowed: {} or more", field, value, bound));
+}
+
+Status CheckConfig(const SchedulerConfig& config, const EventPublisher* publisher, const Clock* clock) {
+  for (const Status& status : {AtLeast("num_blocks", config.num_blocks, 2), AtLeast("block_size", config.block_size, 1),
+                               AtLeast("max_num_seqs", config.max_num_seqs, 1),
+                               AtLeast("max_num_batched_tokens", config.max_num_batched_tokens, 1),
+                               AtLeast("max_model_len", config.max_model_len, 2)}) {
+    if (!status) return status;
+  }
+  if (config.enable_kv_cache_events && publisher == nullptr) {
+    return MakeError(ErrorCode::kInvalidArgument, "enable_kv_cache_events is true, but there is no publisher");
+  }
+  if (clock == nullptr) return MakeError(ErrorCode::kInvalidArgument, "there is no clock");
+  return {};
+}
+
+KVCacheManager::Options CacheOptions(const SchedulerConfig& config) {
+  KVCacheManager::Options options;
+  options.report_at_lookup = config.vllm_exact;
+  options.pool.num_blocks = config.num_blocks;
+  options.pool.block_size = config.block_size;
+  options.pool.enable_caching = config.enable_prefix_caching;
+  options.pool.enable_events = config.enable_kv_cache_events;
+  options.pool.removals = config.vllm_exact ? Removals::kPerCopy : config.removals;
+  options.pool.announce_at_registration = config.vllm_exact;
+  options.pool.groups = {GroupSpec{}};
+  options.pool.log = config.log;
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerConfig config, BlockHasher hasher,
+                                                     EventPublisher* publisher, const Clock* clock) {
+  if (Status status = CheckConfig(config, publisher, clock); !status) return tl::unexpected(std::move(status.error()));
+  if (config.enable_kv_cache_events && !config.enable_prefix_caching) {
+    Log(config.log, LogLevel::kWarning,
+        "enable_kv_cache_events is true, but enable_prefix_caching is false: no BlockStored and no BlockRemoved will "
+        "be "
+        "published");
+  }
+  return std::unique_ptr<Scheduler>(new Scheduler(std::move(config), std::move(hasher), publisher, clock));
+}
+
+Scheduler::Scheduler(SchedulerConfig config, BlockHasher hasher, EventPublisher* publisher, const Clock* clock)
+    : config_(std::move(config)),
+      hasher_(std::move(hasher)),
+      publisher_(publisher),
+      clock_(clock),
+      cache_(CacheOptions(config_)) {}
+
+Scheduler::~Scheduler() = default;
+
+Status Scheduler::Check(const NewRequest& request) const {
+  if (closed_) return MakeError(ErrorCode::kUnavailable, "the scheduler is shut down");
+  if (request.prompt.empty()) return MakeError(ErrorCode::kInvalidArgument, "the prompt is empty");
+  if (request.max_tokens == 0) return MakeError(ErrorCode::kInvalidArgument, "max_tokens is 0; allowed: 1 or more");
+  const auto bad =
+      std::find_if(request.prompt.begin(), request.prompt.end(), [](TokenId token) { return token > kMaxTokenId; });
+  if (bad != request.prompt.end()) {
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("token {} of the prompt is {}; allowed: 0 to {}",
+                                                              bad - request.prompt.begin(), *bad, kMaxTokenId));
+  }
+  if (requests_.contains(request.id)) {
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("request id {} is in use", request.id));
+  }
+  const std::uint64_t num_tokens = std::uint64_t{request.prompt.size()} + request.max_tokens;
+  if (num_tokens > config_.max_model_len) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("prompt and max_tokens make {} tokens; max_model_len is {}", num_tokens, config_.max_model_len));
+  }
+  // The last output token is never computed.
+  const std::uint64_t needed = cache_.BlocksFor(num_tokens - 1);
+  const std::uint64_t available = config_.num_blocks - 1;
+  if (needed > available) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("the request needs {} blocks; the pool has {}", needed, available));
+  }
+  return {};
+}
+
+Status Scheduler::AddRequest(NewRequest request) {
+  if (Status status = Check(request); !status) {
+    ++stats_.requests_refused;
+    return status;
+  }
+  const RequestId id = request.id;
+  auto added = std::make_unique<Request>(std::move(request), config_.block_size,
+                                         config_.enable_prefix_caching ? &hasher_ : nullptr);
+  waiting_.push_back(added.get());
+  requests_.emplace(id, std::move(added));
+  ++stats_.requests_added;
+  return {};
+}
+
+SchedulerOutput Scheduler::Schedule() {
+  assert(!in_flight_);
+  SchedulerOutput step;
+  std::uint32_t budget = config_.max_num_batched_tokens;
+  // Whoever was just preempted would be the first to be admitted again.
+  if (ScheduleRunning(&budget, &step)) ScheduleWaiting(&budget, &step);
+  in_flight_ = !step.empty();
+  if (in_flight_) ++stats_.steps;
+  stats_.scheduled_tokens += step.num_scheduled_tokens;
+  return step;
+}
+
+// False if a request was preempted.
+bool Scheduler::ScheduleRunning(std::uint32_t* budget, SchedulerOutput* step) {
+  bool undisturbed = true;
+  for (std::size_t i = 0; i < running_.size() && *budget > 0; ++i) {
+    Request* const request = running_[i];
+    const std::uint32_t num_tokens = std::min(request->num_tokens() - request->num_computed_tokens, *budget);
+    // The victim is at i or behind, so it has no part in this step yet.
+    bool allocated = cache_.AllocateSlots(request, num_tokens);
+    while (!allocated && i < running_.size()) {
+      PreemptLast();
+      undisturbed = false;
+      allocated = i < running_.size() && cache_.AllocateSlots(request, num_tokens);
+    }
+    if (!allocated) break;
+    Place(request, num_tokens, step);
+    *budget -= num_tokens;
+  }
+  return undisturbed;
+}
+
+void Scheduler::ScheduleWaiting(std::uint32_t* budget, SchedulerOutput* step) {
+  while (!waiting_.empty() && *budget > 0 && running_.size() < config_.max_num_seqs) {
+    Request* const request = waiting_.front();
+    const bool hopeless =
+        blocked_.request == request && blocked_.version == pool().version() && *budget >= blocked_.budget;
+    if (hopeless && !config_.vllm_exact) break;
+    const PrefixHit hit = cache_.GetComputedBlocks(*request);
+    const std::uint32_t num_tokens = std::min(request->num_tokens() - hit.num_tokens, *budget);
+    if (!cache_.AllocateSlots(request, num_tokens, hit)) {
+      blocked_ = Blocked{request, pool().version(), *budget};
+      break;
+    }
+    waiting_.pop_front();
+    running_.push_back(request);
+    CountAdmission(request, hit.num_tokens);
+    Place(request, num_tokens, step);
+    *budget -= num_tokens;
+  }
+}
+
+void Scheduler::Place(Request* request, std::uint32_t num_tokens, SchedulerOutput* step) {
+  const bool samples = request->num_computed_tokens + num_tokens == request->num_tokens();
+  step->requests.push_back(ScheduledRequest{request->id(), request->block_table, request->token_ids(),
+                                            request->num_computed_tokens, num_tokens, samples});
+  step->num_scheduled_tokens += num_tokens;
+  step_.push_back(InFlight{request, num_tokens, samples, false});
+}
+
+void Scheduler::CountAdmission(Request* request, std::uint32_t hit_tokens) {
+  if (request->admitted) return;
+  request->admitted = true;
+  request->num_cached_tokens = hit_tokens;
+  stats_.prompt_tokens += request->num_prompt_tokens();
+  stats_.full_prompt_blocks += request->num_prompt_tokens() / config_.block_size;
+  stats_.hit_tokens += hit_tokens;
+  stats_.hit_blocks += hit_tokens / config_.block_size;
+}
+
+void Scheduler::PreemptLast() {
+  Request* const request = running_.back();
+  running_.pop_back();
+  Discard(request);
+  cache_.Free(request, in_flight_ ? &retired_tables_ : nullptr);
+  ++request->num_preemptions;
+  ++stats_.preemptions;
+  waiting_.push_front(request);
+}
+
+// Nothing that the step computes for the request counts any more.
+void Scheduler::Discard(const Request* request) {
+  if (!in_flight_) return;
+  for (InFlight& part : step_) {
+    if (part.request == request) part.discarded = true;
+  }
+}
+
+std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const SchedulerOutput& step,
+                                                         const RunnerOutput& output) {
+  assert(step.requests.size() == step_.size());
+  cache_.pool().AnnouncePending();
+  std::vector<FinishedRequest> finished;
+  std::vector<Request*> gone;
+  std::size_t next = 0;
+  for (const InFlight& part : step_) {
+    std::optional<TokenId> token;
+    if (part.samples && next < output.sampled.size() && output.sampled[next].id == part.request->id()) {
+      token = output.sampled[next++].token;
+    }
+    if (part.discarded) continue;
+    Request* const request = part.request;
+    request->num_computed_tokens += part.num_tokens;
+    if (!part.samples) continue;
+    if (token && *token <= kMaxTokenId) {
+      ++stats_.output_tokens;
+      request->AppendToken(*token, config_.enable_prefix_caching ? &hasher_ : nullptr);
+      if (request->num_output_tokens() < request->max_tokens()) continue;
+      finished.push_back(Finish(request, FinishReason::kLength));
+    } else {
+      Log(config_.log, LogLevel::kError, fmt::format("the runner gave no token for request {}", request->id()));
+      finished.push_back(Finish(request, FinishReason::kError));
+    }
+    gone.push_back(request);
+  }
+  std::erase_if(running_, [&](Request* request) { return std::find(gone.begin(), gone.end(), request) != gone.end(); });
+  for (const FinishedRequest& request : finished) requests_.erase(request.id);
+  step_.clear();
+  in_flight_ = false;
+  retired_requests_.clear();
+  retired_tables_.clear();
+  PublishRecorded();
+  return finished;
+}
+
+// Gives up what the request holds; the caller takes it out of the queues.
+FinishedRequest Scheduler::Finish(Request* request, FinishReason reason) {
+  FinishedRequest finished;
+  finished.id = request->id();
+  finished.reason = reason;
+  finished.num_prompt_tokens = request->num_prompt_tokens();
+  finished.num_cached_tokens = request->num_cached_tokens;
+  finished.num_preemptions = request->num_preemptions;
+  const std::span<const TokenId> output = request->token_ids().subspan(request->num_prompt_tokens());
+  finished.output.assign(output.begin(), output.end());
+  cache_.Free(request);
+  ++stats_.requests_finished;
+  return finished;
+}
+
+bool Scheduler::Abort(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return false;
+  Request* const request = found->second.get();
+  Discard(request);
+  cache_.Free(request, in_flight_ ? &retired_tables_ : nullptr);
+  std::erase(running_, request);
+  std::erase(waiting_, request);
+  blocked_ = {};
+  if (in_flight_) retired_requests_.push_back(std::move(found->second));
+  requests_.erase(found);
+  ++stats_.requests_aborted;
+  FlushOutsideStep();
+  return true;
+}
+
+bool Scheduler::ResetPrefixCache(ResetMode mode) {
+  switch (mode) {
+    case ResetMode::kFailWhileRunning:
+      break;
+    case ResetMode::kPreemptRunning:
+      while (!running_.empty()) PreemptLast();
+      break;
+  }
+  if (!cache_.pool().Reset()) return false;
+  FlushOutsideStep();
+  return true;
+}
+
+Status Scheduler::EvictBlocks(std::span<const BlockId> blocks) {
+  Status status = cache_.pool().EvictBlocks(blocks);
+  FlushOutsideStep();
+  return status;
+}
+
+std::size_t Scheduler::EvictHash(const BlockHash& hash, std::uint32_t group) {
+  const std::size_t copies = cache_.pool().EvictHash(hash, group);
+  FlushOutsideStep();
+  return copies;
+}
+
+void Scheduler::Shutdown(std::chrono::milliseconds deadline) {
+  if (closed_) return;
+  closed_ = true;
+  PublishRecorded();
+  if (publisher_ != nullptr) publisher_->Close(deadline);
+}
+
+void Scheduler::PublishRecorded() {
+  if (pool().recorded().empty()) return;
+  KVEventBatch batch = cache_.pool().TakeEvents(publisher_->TakeSpare());
+  batch.ts = clock_->WallSeconds();
+  stats_.events += batch.size();
+  ++stats_.batches;
+  if (publisher_->Publish(std::move(batch)) != PublishResult::kAccepted) ++stats_.dropped_batches;
+}
+
+void Scheduler::FlushOutsideStep() {
+  if (in_flight_ || pool().recorded().empty()) return;
+  PublishRecorded();
+  publisher_->Wake();
+}
+
+SchedulerStats Scheduler::stats() const noexcept {
+  SchedulerStats stats = stats_;
+  const BlockPoolStats& pool_stats = pool().stats();
+  stats.new_prompt_blocks = pool_stats.new_prompt_blocks;
+  stats.stored = pool_stats.stored;
+  stats.reported = pool_stats.reported;
+  stats.removed = pool_stats.removed;
+  stats.clears = pool_stats.clears;
+  return stats;
+}
+
+}  // namespace kvwire::scheduler

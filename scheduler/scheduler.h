@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kv_events/clock.h"
+#include "kv_events/config.h"
+#include "kv_events/error.h"
+#include "kv_events/event_publisher.h"
+#include "kv_events/hash/block_hasher.h"
+#include "kv_events/log.h"
+#include "scheduler/kv_cache_manager.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler_output.h"
+
+namespace kvwire::scheduler {
+
+struct SchedulerConfig {
+  std::uint32_t num_blocks = 0;  // the null block included; at least 2
+  std::uint32_t block_size = 16;
+  std::uint32_t max_num_seqs = 128;
+  std::uint32_t max_num_batched_tokens = 8192;  // per step
+  std::uint32_t max_model_len = 1u << 20;       // prompt and output of one request
+  bool enable_prefix_caching = true;
+  bool enable_kv_cache_events = false;
+  Removals removals = Removals::kExact;
+  // vLLM's own order and events: a store is recorded at allocation, a "full" report at every attempt, a removal per
+  // physical copy (whatever `removals` says).
+  bool vllm_exact = false;
+  LogSink log;
+};
+
+enum class FinishReason : std::uint8_t {
+  kLength,  // max_tokens were produced
+  kError,   // the runner returned no token for it
+};
+
+struct FinishedRequest {
+  RequestId id = 0;
+  FinishReason reason = FinishReason::kLength;
+  std::uint32_t num_prompt_tokens = 0;
+  std::uint32_t num_cached_tokens = 0;  // of the prompt, found in the cache when the request was first admitted
+  std::uint32_t num_preemptions = 0;
+  std::vector<TokenId> output;
+};
+
+enum class ResetMode : std::uint8_t { kFailWhileRunning, kPreemptRunning };
+
+// Counters since the start. Prompt figures count a request at its first admission only.
+struct SchedulerStats {
+  std::uint64_t requests_added = 0;
+  std::uint64_t requests_refused = 0;
+  std::uint64_t requests_finished = 0;
+  std::uint64_t requests_aborted = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t steps = 0;               // with at least one request
+  std::uint64_t prompt_tokens = 0;       // of admitted requests
+  std::uint64_t full_prompt_blocks = 0;  // of admitted requests
+  std::uint64_t hit_tokens = 0;          // of prompts, found in the cache
+  std::uint64_t hit_blocks = 0;
+  std::uint64_t scheduled_tokens = 0;
+  std::uint64_t output_tokens = 0;
+  std::uint64_t new_prompt_blocks = 0;  // prompt blocks registered whose hash was not resident
+  std::uint64_t stored = 0;             // block hashes announced in BlockStored, without reports
+  std::uint64_t reported = 0;           // block hashes announced again by "full" reports
+  std::uint64_t removed = 0;            // block hashes in BlockRemoved
+  std::uint64_t clears = 0;             // AllBlocksCleared recorded
+  std::uint64_t events = 0;             // in published batches
+  std::uint64_t batches = 0;            // handed to the publisher, the dropped ones included
+  std::uint64_t dropped_batches = 0;    // not accepted by the publisher
+};
+
+// First-come-first-served continuous batching over one block pool: a token budget per step, chunked prefill, preemption
+// of the request that was admitted last (its blocks are given up and it is computed again).
+//
+// A step is Schedule(), the model runner, UpdateFromOutput(); one step at a time ("in flight" in between). The events
+// of a step leave in one batch at the end of UpdateFromOutput. What happens outside a step is published at once; while
+// a step is in flight it waits for the step's batch.
+//
+// Threads: the step thread. Ownership: publisher and clock outlive the scheduler, which keeps no other reference.
+// Errors: refusals are results; nothing throws but for lack of memory.
+class Scheduler {
+ public:
+  // `publisher` may be null when events are off, and is then never needed.
+  // Errors: kInvalidArgument names the field, its value and what is allowed.
+  static Result<std::unique_ptr<Scheduler>> Create(SchedulerConfig config, BlockHasher hasher,
+                                                   EventPublisher* publisher, const Clock* clock = &SystemClock::Get());
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues a request. Refused: an empty prompt, a token above kMaxTokenId, no output, an id in use, more tokens than
+  // max_model_len, more blocks than the pool could ever give it (the message has both numbers), after Shutdown().
+  Status AddRequest(NewRequest request);
+
+  // Chooses the next step's work; empty when there is none. The output is valid until UpdateFromOutput, also across
+  // Abort and ResetPrefixCache.
+  // REQUIRES: no step is in flight.
+  SchedulerOutput Schedule();
+
+  // Ends the step: announces what it computed, appends tokens, finishes requests, publishes the step's events. Tokens
+  // of requests that were aborted or preempted since Schedule() are ignored. To be called after every Schedule().
+  std::vector<FinishedRequest> UpdateFromOutput(const SchedulerOutput& step, const RunnerOutput& output);
+
+  // Forgets a request. False if there is none with this id.
+  bool Abort(RequestId id);
+
+  // Empties the prefix cache and announces it, also when it was empty. False, and nothing happens, if blocks are in use
+  // and the mode does not allow to preempt.
+  bool ResetPrefixCache(ResetMode mode);
+
+  // Takes blocks out of the prefix cache; who holds them keeps them. Blocks without a hash are passed over.
+  // Errors: kInvalidArgument for an id outside the pool; then nothing was evicted.
+  Status EvictBlocks(std::span<const BlockId> blocks);
+
+  // Every physical copy of the hash; returns how many there were.
+  std::size_t EvictHash(const BlockHash& hash, std::uint32_t group = 0);
+
+  // Publishes what is still recorded and closes the publisher. Idempotent.
+  void Shutdown(std::chrono::milliseconds deadline = std::chrono::milliseconds(2000));
+
+  bool has_unfinished_requests() const noexcept { return !running_.empty() || !waiting_.empty(); }
+  std::size_t num_running() const noexcept { return running_.size(); }
+  std::size_t num_waiting() const noexcept { return waiting_.size(); }
+  bool step_in_flight() const noexcept { return in_flight_; }
+
+  // Events are on and can happen: prefix caching is on too.
+  bool events_effective() const noexcept { return config_.enable_kv_cache_events && config_.enable_prefix_caching; }
+
+  // The blocks, their contents and the announced set; it is the StateSource.
+  const BlockPool& pool() const noexcept { return cache_.pool(); }
+  const SchedulerConfig& config() const noexcept { return config_; }
+  const BlockHasher& hasher() const noexcept { return hasher_; }
+  SchedulerStats stats() const noexcept;
+
+ private:
+  struct InFlight {
+    Request* request = nullptr;
+    std::uint32_t num_tokens = 0;
+    bool samples = false;
+    bool discarded = false;  // aborted or preempted since Schedule()
+  };
+
+  // The waiting request that last found too few blocks. Until the pool's version changes it need not try again.
+  struct Blocked {
+    const Request* request = nullptr;
+    std::uint64_t version = 0;
+    std::uint32_t budget = 0;
+  };
+
+  Scheduler(SchedulerConfig config, BlockHasher hasher, EventPublisher* publisher, const Clock* clock);
+
+  Status Check(const NewRequest& request) const;
+  bool ScheduleRunning(std::uint32_t* budget, SchedulerOutput* step);
+  void ScheduleWaiting(std::uint32_t* budget, SchedulerOutput* step);
+  void Place(Request* request, std::uint32_t num_tokens, SchedulerOutput* step);
+  void CountAdmission(Request* request, std::uint32_t hit_tokens);
+  void PreemptLast();
+  void Discard(const Request* request);
+  FinishedRequest Finish(Request* request, FinishReason reason);
+  void PublishRecorded();
+  void FlushOutsideStep();
+
+  const SchedulerConfig config_;
+  BlockHasher hasher_;
+  EventPublisher* const publisher_;
+  const Clock* const clock_;
+  KVCacheManager cache_;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
+  std::deque<Request*> waiting_;
+  std::vector<Request*> running_;  // in order of admission
+  bool in_flight_ = false;
+  bool closed_ = false;
+  Blocked blocked_;
+  std::vector<InFlight> step_;  // in the order of the step's output
+  // What the step's output still points to.
+  std::vector<std::unique_ptr<Request>> retired_requests_;
+  std::vector<std::vector<BlockId>> retired_tables_;
+  SchedulerStats stats_;
+};
+
+}  // namespace kvwire::scheduler

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvwire tap and kvwire play as processes, against a publisher in this one.
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "kv_events/config.h"
+#include "kv_events/publish/factory.h"
+#include "kv_events/subscribe/held_blocks.h"
+#include "kv_events/subscribe/recording.h"
+#include "kv_events/transport/zmq_link.h"
+#include "kv_events/wire/frames.h"
+#include "tests/integration/tap/child_process.h"
+
+namespace kvwire::test {
+namespace {
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = std::filesystem::temp_directory_path() / "kvwire_tap_XXXXXX";
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+KVEventBatch StoreBatch(std::uint64_t hash, std::optional<std::uint64_t> parent) {
+  const BlockHash block = BlockHash::FromUint64(hash);
+  const std::vector<TokenId> tokens{1, 2, 3, 4};
+  BlockStored stored;
+  stored.block_hashes = {&block, 1};
+  if (parent) stored.parent_block_hash = BlockHash::FromUint64(*parent);
+  stored.token_ids = tokens;
+  stored.block_size = 4;
+  stored.medium = kMediumGpu;
+  KVEventBatch batch;
+  batch.ts = 1'700'000'000.25;
+  batch.Add(stored);
+  return batch;
+}
+
+KVEventBatch RemoveBatch(std::uint64_t hash) {
+  const BlockHash block = BlockHash::FromUint64(hash);
+  BlockRemoved removed;
+  removed.block_hashes = {&block, 1};
+  removed.medium = kMediumGpu;
+  KVEventBatch batch;
+  batch.ts = 1'700'000'001.5;
+  batch.Add(removed);
+  return batch;
+}
+
+// A publisher at addresses that the operating system chose, and the state that its stream says.
+class Source {
+ public:
+  Source() {
+    KVEventsConfig config;
+    config.enable_kv_cache_events = true;
+    config.endpoint = "tcp://127.0.0.1:0";
+    config.replay_endpoint = "tcp://127.0.0.1:0";
+    config.topic = "kv-events";
+    config.kvwire.mode = SocketMode::kBind;
+    auto made = CreateEventPublisher(config, PublisherOptions());
+    REQUIRE(made.has_value());
+    publisher_ = *std::move(made);
+    info_ = *publisher_->source();
+  }
+
+  void Publish(KVEventBatch batch) {
+    held_.Apply(batch);
+    digests_ += fmt::format("{} {}\n", next_++, held_.digest().ToString());
+    REQUIRE(publisher_->Publish(std::move(batch)) == PublishResult::kAccepted);
+  }
+  // A chain of blocks, one batch each.
+  void PublishChain(std::uint64_t first, std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      Publish(StoreBatch(first + i, i == 0 ? std::nullopt : std::optional(first + i - 1)));
+    }
+  }
+  // Publishes until the process has printed `text`: then its subscription has arrived.
+  void PublishUntil(ChildProcess* process, std::string_view text) {
+    for (std::uint64_t i = 0; i < 1000 && process->output().find(text) == std::string::npos; ++i) {
+      Publish(StoreBatch(1'000'000 + i, std::nullopt));
+      REQUIRE(process->ReadSome(10));
+    }
+    REQUIRE(process->output().find(text) != std::string::npos);
+  }
+
+  std::string dump() const {
+    std::string lines;
+    held_.Dump([&lines](std::string_view line) { lines += std::string(line) + '\n'; });
+    return lines;
+  }
+  const std::string& digests() const { return digests_; }
+  const EventSourceInfo& info() const { return info_; }
+  SequenceNumber next() const { return next_; }
+
+ private:
+  std::unique_ptr<EventPublisher> publisher_;
+  EventSourceInfo info_;
+  HeldBlocks held_;
+  std::string digests_;
+  SequenceNumber next_ = 0;
+};
+
+std::vector<std::string> TapArguments(const EventSourceInfo& source, std::vector<std::string> more) {
+  std::vector<std::string> arguments{"tap", "--endpoint", source.endpoint, "--replay-endpoint",
+                                     *source.replay_endpoint};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::vector<RecordedMessage> ReadRecording(const std::string& path) {
+  auto reader = RecordingReader::Open(path);
+  REQUIRE(reader.has_value());
+  std::vector<RecordedMessage> messages;
+  RecordedMessage message;
+  while ((*reader)->Next(&message) == RecordingReader::Outcome::kMessage) {
+    message.wall_nanos = 0;
+    messages.push_back(message);
+  }
+  return messages;
+}
+
+TEST_CASE("tap joins late, heals by replay, is clean, and its state and digests are the publisher's") {
+  const TempDir dir;
+  Source source;
+  source.PublishChain(1, 20);
+  source.Publish(RemoveBatch(20));
+  ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), {"--check", "--wait", "20", "--until-idle", "1",
+                                                               "--record", dir / "record", "--dump-state",
+                                                               dir / "state", "--dump-digests", dir / "digests"}));
+  REQUIRE(tap.WaitFor("listening on " + source.info().endpoint));
+  source.PublishUntil(&tap, "healed: messages 0 to ");
+  source.PublishChain(100, 50);
+  CHECK(tap.Wait() == 0);
+  CAPTURE(tap.output());
+  CHECK(tap.output().find("BlockStored block_hashes=[0000000000000001] parent_block_hash=none tokens=4 block_size=4 "
+                          "medium=GPU") != std::string::npos);
+  CHECK(tap.output().find("BlockRemoved block_hashes=[0000000000000014]") != std::string::npos);
+  CHECK(tap.output().find("gaps 0 (0 messages missing), healed 1,") != std::string::npos);
+  CHECK(tap.output().find("\nverdict: clean\n") != std::string::npos);
+  CHECK(ReadFile(dir / "state") == source.dump());
+  CHECK(ReadFile(dir / "digests") == source.digests());
+  const std::vector<RecordedMessage> recorded = ReadRecording(dir / "record");
+  REQUIRE(recorded.size() == source.next());
+  CHECK(recorded.back().sequence == source.next() - 1);
+  CHECK(recorded.back().topic == "kv-events");
+}
+
+TEST_CASE("play publishes a recording again byte for byte, with replay") {
+  const TempDir dir;
+  {
+    auto writer = RecordingWriter::Create(dir / "first");
+    REQUIRE(writer.has_value());
+    for (SequenceNumber number = 0; number < 300; ++number) {
+      // Payloads need not be batches: play does not look into them.
+      const std::vector<std::uint8_t> payload(number * 100, static_cast<std::uint8_t>(number));
+      REQUIRE((*writer)->Append(1000 + number, number, "some topic", payload).has_value());
+    }
+    REQUIRE((*writer)->Close().has_value());
+  }
+  const std::vector<std::string> addresses{"ipc://" + (dir / "live"), "ipc://" + (dir / "replay")};
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", addresses[0], "--replay-endpoint", addresses[1], "--wait", "20",
+                                   "--until-idle", "1", "--quiet", "--record", dir / "second"});
+  REQUIRE(tap.WaitFor("listening on"));
+  ChildProcess play(KVWIRE_BINARY, {"play", dir / "first", "--endpoint", addresses[0], "--replay-endpoint",
+                                    addresses[1], "--wait-for-subscriber", "--linger", "30"});
+  REQUIRE(play.WaitFor("playing at " + addresses[0] + ", replay at " + addresses[1]));
+  CHECK(tap.Wait() == 0);
+  CHECK(ReadRecording(dir / "second") == ReadRecording(dir / "first"));
+
+  // The replay socket still answers, from the middle.
+  const auto context = ZmqContext::Create();
+  const auto endpoint = Endpoint::Parse(addresses[1], "replay_endpoint");
+  REQUIRE(endpoint.has_value());
+  auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, *endpoint, LinkOptions());
+  REQUIRE(dealer.has_value());
+  const SequenceFrame start = EncodeSequence(298);
+  const OutFrame request[] = {OutFrame::Copy({}), OutFrame::Copy(start)};
+  REQUIRE((*dealer)->TrySend(request) == SendResult::kSent);
+  std::vector<InFrames> answer;
+  ZmqLink* const links[] = {dealer->get()};
+  for (int i = 0; i < 500 && answer.size() < 3; ++i) {
+    if (auto frames = (*dealer)->TryReceive()) {
+      answer.push_back(*std::move(frames));
+    } else {
+      WaitForInput(links, nullptr, std::chrono::milliseconds(10));
+    }
+  }
+  REQUIRE(answer.size() == 3);
+  CHECK(answer[0].size() == 4);
+  CHECK(answer[0].back() == std::vector<std::uint8_t>(29800, 298 % 256));
+  CHECK(answer[2].back().empty());
+
+  play.Signal(SIGINT);
+  CHECK(play.Wait() == 0);
+  CHECK(play.output().find("played 300 messages") != std::string::npos);
+}
+
+TEST_CASE("tap names the rule, the event and its bytes, and ends with 1") {
+  Source source;
+  ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), {"--check", "--wait", "20", "--until-idle", "1"}));
+  REQUIRE(tap.WaitFor("listening on"));
+  source.PublishUntil(&tap, "BlockStored");
+  source.Publish(StoreBatch(7, std::nullopt));
+  source.Publish(RemoveBatch(7));
+  source.Publish(RemoveBatch(7));
+  CHECK(tap.Wait() == 1);
+  CAPTURE(tap.output());
+  CHECK(tap.output().find("violated: known-removal: message") != std::string::npos);
+  CHECK(tap.output().find("removed in message") != std::string::npos);
+  CHECK(tap.output().find("[83 a4 74") != std::string::npos);
+  CHECK(tap.output().find("\nverdict: violated\n") != std::string::npos);
+}
+
+TEST_CASE("tap without a baseline ends with 2") {
+  Source source;
+  source.PublishChain(1, 5);
+  ChildProcess tap(KVWIRE_BINARY,
+                   {"tap", "--endpoint", source.info().endpoint, "--check", "--wait", "20", "--until-idle", "1"});
+  REQUIRE(tap.WaitFor("listening on"));
+  source.PublishUntil(&tap, "joined late: message");
+  CHECK(tap.Wait() == 2);
+  CHECK(tap.output().find("\nverdict: incomplete\n") != std::string::npos);
+}
+
+TEST_CASE("tap that hears nothing ends with 3, checking or not") {
+  Source source;
+  for (const bool check : {false, true}) {
+    std::vector<std::string> more{"--wait", "0.2"};
+    if (check) more.push_back("--check");
+    ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), more));
+    CHECK(tap.Wait() == 3);
+    CHECK((tap.output().find("\nverdict: silent\n") != std::string::npos) == check);
+  }
+}
+
+TEST_CASE("an interrupted tap ends with the verdict so far") {
+  Source source;
+  ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), {"--check", "--json"}));
+  REQUIRE(tap.WaitFor("\"listening\""));
+  source.PublishUntil(&tap, "\"BlockStored\"");
+  tap.Signal(SIGINT);
+  CHECK(tap.Wait() == 0);
+  CAPTURE(tap.output());
+  CHECK(tap.output().find("\"verdict\":\"clean\"") != std::string::npos);
+  CHECK(tap.output().find("{\"summary\":{") != std::string::npos);
+}
+
+TEST_CASE("tap that cannot listen or write ends with 4") {
+  const TempDir dir;
+  ChildProcess taken(KVWIRE_BINARY, {"tap", "--bind", "--endpoint", "ipc://" + (dir / "socket")});
+  REQUIRE(taken.WaitFor("listening on ipc://"));
+  ChildProcess second(KVWIRE_BINARY, {"tap", "--bind", "--endpoint", "ipc://" + (dir / "socket")});
+  CHECK(second.Wait() == 4);
+  ChildProcess unwritable(KVWIRE_BINARY, {"tap", "--wait", "0.1", "--record", dir / "no/such/file"});
+  CHECK(unwritable.Wait() == 4);
+}
+
+}  // namespace
+}  // namespace kvwire::test

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/allocation_counter.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include <malloc.h>
+
+namespace {
+
+std::atomic<std::size_t> count{0};
+std::atomic<std::size_t> live{0};
+std::atomic<std::size_t> peak{0};
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  void* const memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) throw std::bad_alloc();
+  ++count;
+  const std::size_t now = live += malloc_usable_size(memory);
+  for (std::size_t most = peak; now > most && !peak.compare_exchange_weak(most, now);) {
+  }
+  return memory;
+}
+
+void operator delete(void* memory) noexcept {
+  if (memory == nullptr) return;
+  live -= malloc_usable_size(memory);
+  std::free(memory);
+}
+
+void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+
+namespace kvwire::test {
+
+std::size_t AllocationCount() noexcept { return count; }
+std::size_t LiveBytes() noexcept { return live; }
+std::size_t PeakBytes() noexcept { return peak; }
+void ResetPeak() noexcept { peak = live.load(); }
+
+}  // namespace kvwire::test

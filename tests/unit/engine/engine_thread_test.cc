@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_thread.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvwire::engine {
+namespace {
+
+using scheduler::RequestId;
+using std::chrono::milliseconds;
+
+constexpr std::chrono::seconds kWatchdog{5};
+
+class RecordingListener final : public EngineListener {
+ public:
+  void OnFinished(scheduler::FinishedRequest&& request) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    finished_.push_back(std::move(request));
+    changed_.notify_all();
+  }
+  void OnRefused(RequestId id, const Error& error) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    refused_.emplace_back(id, error.message);
+    changed_.notify_all();
+  }
+
+  bool WaitForFinished(std::size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kWatchdog, [this, count] { return finished_.size() >= count; });
+  }
+  bool WaitForRefused(std::size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kWatchdog, [this, count] { return refused_.size() >= count; });
+  }
+  std::vector<std::pair<RequestId, std::string>> refused() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return refused_;
+  }
+  std::size_t num_finished() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return finished_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<scheduler::FinishedRequest> finished_;
+  std::vector<std::pair<RequestId, std::string>> refused_;
+};
+
+// Holds the step thread inside a step until it is opened.
+class Gate {
+ public:
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    entered_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, kWatchdog, [this] { return open_; });
+  }
+  bool WaitUntilEntered() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kWatchdog, [this] { return entered_; });
+  }
+  void Open() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool entered_ = false;
+  bool open_ = false;
+};
+
+class GatedRunner final : public scheduler::ModelRunner {
+ public:
+  GatedRunner(std::unique_ptr<SimulatedRunner> runner, Gate* gate) : runner_(std::move(runner)), gate_(gate) {}
+  scheduler::RunnerOutput Run(const scheduler::SchedulerOutput& step) override {
+    gate_->Pass();
+    return runner_->Run(step);
+  }
+
+ private:
+  const std::unique_ptr<SimulatedRunner> runner_;
+  Gate* const gate_;
+};
+
+TEST_CASE("requests from several threads are all finished, and an idle engine takes new ones") {
+  CollectingEventPublisher publisher;
+  RecordingListener listener;
+  EngineThread engine(MakeEngine(SmallConfig(), &publisher), {1024, 1024, &listener});
+  std::vector<std::thread> senders;
+  for (RequestId sender = 0; sender < 4; ++sender) {
+    senders.emplace_back([&engine, sender] {
+      for (RequestId i = 0; i < 10; ++i) {
+        (void)engine.Add(MakeRequest(sender * 100 + i, 12, 6, static_cast<TokenId>(1 + 1000 * i)));
+      }
+    });
+  }
+  for (std::thread& sender : senders) sender.join();
+  CHECK(listener.WaitForFinished(40));
+  CHECK(engine.Add(MakeRequest(999, 5, 1)) == SubmitResult::kAccepted);
+  CHECK(listener.WaitForFinished(41));
+  engine.Stop(milliseconds(2000));
+  CHECK(publisher.closed());
+  CHECK(engine.core().scheduler().stats().requests_finished == 41);
+  CHECK(listener.refused().empty());
+}
+
+TEST_CASE("a request that can never fit is refused with both numbers") {
+  CollectingEventPublisher publisher;
+  RecordingListener listener;
+  EngineThread engine(MakeEngine(SmallConfig(8), &publisher), {1024, 1024, &listener});
+  REQUIRE(engine.Add(MakeRequest(1, 100, 20)) == SubmitResult::kAccepted);
+  REQUIRE(listener.WaitForRefused(1));
+  const std::string message = listener.refused()[0].second;
+  CHECK(message.find("30") != std::string::npos);  // blocks it needs
+  CHECK(message.find("7") != std::string::npos);   // blocks there are
+}
+
+TEST_CASE("the inbox is bounded, and a finished, refused or aborted request makes room") {
+  CollectingEventPublisher publisher;
+  RecordingListener listener;
+  Gate gate;
+  const EngineConfig config = SmallConfig();
+  EngineThread engine(MakeEngine(config, &publisher, std::make_unique<GatedRunner>(RunnerFor(config), &gate)),
+                      {2, 2, &listener});
+  CHECK(engine.Add(MakeRequest(1, 5, 1)) == SubmitResult::kAccepted);
+  REQUIRE(gate.WaitUntilEntered());
+  CHECK(engine.Add(MakeRequest(2, 5, 200)) == SubmitResult::kAccepted);
+  CHECK(engine.Add(MakeRequest(3, 5, 1)) == SubmitResult::kFull);
+  CHECK(engine.Abort(2) == SubmitResult::kAccepted);
+  CHECK(engine.Abort(77) == SubmitResult::kAccepted);
+  CHECK(engine.Abort(2) == SubmitResult::kFull);
+  gate.Open();
+  REQUIRE(listener.WaitForFinished(1));
+  // The aborts were in the inbox before the step that follows.
+  std::promise<bool> reset;
+  SubmitResult submitted = SubmitResult::kFull;
+  for (int i = 0; i < 1000 && submitted == SubmitResult::kFull; ++i) {
+    submitted = engine.ResetPrefixCache(scheduler::ResetMode::kFailWhileRunning,
+                                        [&reset](bool done) { reset.set_value(done); });
+    std::this_thread::yield();
+  }
+  REQUIRE(submitted == SubmitResult::kAccepted);
+  std::future<bool> done = reset.get_future();
+  REQUIRE(done.wait_for(kWatchdog) == std::future_status::ready);
+  CHECK(done.get());
+  CHECK(engine.Add(MakeRequest(4, 5, 1)) == SubmitResult::kAccepted);
+  CHECK(engine.Add(MakeRequest(5, 5, 1)) == SubmitResult::kAccepted);
+  CHECK(listener.WaitForFinished(3));
+}
+
+TEST_CASE("stopping ends the step, refuses what is unfinished and closes the publisher") {
+  CollectingEventPublisher publisher;
+  RecordingListener listener;
+  Gate gate;
+  const EngineConfig config = SmallConfig();
+  EngineThread engine(MakeEngine(config, &publisher, std::make_unique<GatedRunner>(RunnerFor(config), &gate)),
+                      {16, 16, &listener});
+  CHECK(engine.Add(MakeRequest(1, 5, 100)) == SubmitResult::kAccepted);
+  REQUIRE(gate.WaitUntilEntered());
+  CHECK(engine.Add(MakeRequest(2, 5, 100)) == SubmitResult::kAccepted);
+  std::optional<bool> reset;
+  CHECK(engine.ResetPrefixCache(scheduler::ResetMode::kPreemptRunning, [&reset](bool done) { reset = done; }) ==
+        SubmitResult::kAccepted);
+  std::thread stopper([&engine] { engine.Stop(milliseconds(2000)); });
+  // Stopping has begun when commands are no longer taken; only then may the step go on.
+  while (engine.Abort(1000) != SubmitResult::kStopped) std::this_thread::yield();
+  gate.Open();
+  stopper.join();
+  CHECK(publisher.closed());
+  CHECK(reset == std::optional<bool>(false));
+  const auto refused = listener.refused();
+  REQUIRE(refused.size() == 2);
+  CHECK(refused[0].first == 1);
+  CHECK(refused[1].first == 2);
+  CHECK(refused[0].second == "the engine was stopped");
+  CHECK_FALSE(engine.core().has_work());
+  CHECK(engine.Add(MakeRequest(3, 5, 1)) == SubmitResult::kStopped);
+  engine.Stop(milliseconds(2000));
+}
+
+TEST_CASE("an idle engine stops at once, also by its destructor") {
+  CollectingEventPublisher publisher;
+  { const EngineThread engine(MakeEngine(SmallConfig(), &publisher), {16, 16, nullptr}); }
+  CHECK(publisher.closed());
+}
+
+}  // namespace
+}  // namespace kvwire::engine

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine, scheduler and a runner with memory together: what the stream says is compared with the words in the blocks.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "engine/engine_core.h"
+#include "tests/support/event_mirror.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvwire::engine {
+namespace {
+
+using scheduler::BlockId;
+using scheduler::RequestId;
+using scheduler::ResetMode;
+using scheduler::RunnerOutput;
+using scheduler::ScheduledRequest;
+using scheduler::SchedulerOutput;
+
+constexpr std::uint32_t kBlockSize = 4;
+
+enum class Fault { kNone, kEarlyEvent, kStolenBlock, kWrongParent, kMissingRemoval };
+
+// Runs the step, unless a fault is planted: then one request is announced without being computed, or computed in a
+// block that belongs to another. Afterwards every block table must hold the chain of its request's tokens.
+class CheckedRunner final : public scheduler::ModelRunner {
+ public:
+  CheckedRunner(std::unique_ptr<SimulatedRunner> runner, const Fault* fault, bool* planted,
+                std::vector<std::string>* complaints)
+      : runner_(std::move(runner)), fault_(fault), planted_(planted), complaints_(complaints) {}
+
+  RunnerOutput Run(const SchedulerOutput& step) override {
+    SchedulerOutput actual = step;
+    Plant(&actual);
+    RunnerOutput output = runner_->Run(actual);
+    if (!*planted_) {
+      for (const ScheduledRequest& request : step.requests) CheckTable(request);
+    } else {
+      // The engine must not notice: a token for everyone who waits for one.
+      output.sampled.clear();
+      for (const ScheduledRequest& request : step.requests) {
+        if (request.samples) output.sampled.push_back({request.id, 131072});
+      }
+    }
+    return output;
+  }
+
+  const SimulatedRunner& words() const { return *runner_; }
+
+ private:
+  void Plant(SchedulerOutput* step) {
+    if (*planted_) return;
+    if (*fault_ == Fault::kEarlyEvent) {
+      for (std::size_t i = 0; i < step->requests.size(); ++i) {
+        if (step->requests[i].num_scheduled_tokens < kBlockSize) continue;
+        step->requests.erase(step->requests.begin() + static_cast<std::ptrdiff_t>(i));
+        *planted_ = true;
+        return;
+      }
+    }
+    if (*fault_ == Fault::kStolenBlock && step->requests.size() >= 2) {
+      // The last request writes where the first one has just filled a block.
+      const ScheduledRequest& first = step->requests.front();
+      ScheduledRequest& last = step->requests.back();
+      const std::uint32_t end = first.num_computed_tokens + first.num_scheduled_tokens;
+      if (first.num_computed_tokens / kBlockSize == end / kBlockSize || last.block_table.empty()) return;
+      stolen_.assign(last.block_table.size(), first.block_table[end / kBlockSize - 1]);
+      last.block_table = stolen_;
+      *planted_ = true;
+    }
+  }
+
+  void CheckTable(const ScheduledRequest& request) {
+    std::uint64_t word = SimulatedRunner::kRootWord;
+    const std::uint32_t end = request.num_computed_tokens + request.num_scheduled_tokens;
+    for (std::uint32_t p = 0; p < end; ++p) {
+      word = SimulatedRunner::ChainWord(word, request.token_ids[p]);
+      if (runner_->WordAt(request.block_table[p / kBlockSize], p % kBlockSize) == word) continue;
+      complaints_->push_back("request " + std::to_string(request.id) + " holds foreign words at position " +
+                             std::to_string(p));
+      return;
+    }
+  }
+
+  const std::unique_ptr<SimulatedRunner> runner_;
+  const Fault* const fault_;
+  bool* const planted_;
+  std::vector<std::string>* const complaints_;
+  std::vector<BlockId> stolen_;
+};
+
+// Two engines under the same random load, one with prefix caching and events, one without. After every step and every
+// operation outside one, what the stream said is held against the pool and the words.
+class ModelCheck {
+ public:
+  ModelCheck(std::uint64_t seed, std::uint32_t num_blocks, Fault fault = Fault::kNone)
+      : rng_(seed), num_blocks_(num_blocks), hasher_(MakeHasher()), mirror_(&hasher_), planned_(fault) {
+    EngineConfig config = SmallConfig(num_blocks);
+    config.scheduler.max_num_seqs = static_cast<std::uint32_t>(Random(2, 6));
+    config.scheduler.max_num_batched_tokens = static_cast<std::uint32_t>(Random(6, 40));
+    auto runner = std::make_unique<CheckedRunner>(RunnerFor(config), &fault_, &planted_, &complaints);
+    runner_ = runner.get();
+    cached_ = MakeEngine(config, &publisher_, std::move(runner));
+    config.scheduler.enable_prefix_caching = false;
+    config.scheduler.enable_kv_cache_events = false;
+    plain_ = MakeEngine(config, nullptr);
+  }
+
+  // One step and the operations around it.
+  void Advance() {
+    if (cached_->scheduler().num_waiting() < 3 && Random(0, 9) < 6) AddRequest();
+    if (Random(0, 99) < 3 && !open_.empty()) {
+      const RequestId id = *std::next(open_.begin(), Random(0, static_cast<int>(open_.size()) - 1));
+      cached_->Abort(id);
+      open_.erase(id);
+      Check();
+    }
+    if (Random(0, 499) == 0) {
+      cached_->ResetPrefixCache(Random(0, 1) == 0 ? ResetMode::kFailWhileRunning : ResetMode::kPreemptRunning);
+      Check();
+    }
+    Step();
+  }
+
+  void Drain() {
+    while (cached_->has_work()) Step();
+    while (plain_->has_work()) Keep(plain_->Step().finished, &plain_outputs_);
+    Compare();
+  }
+
+  // From the next step on. True once the load made it possible.
+  void Plant() { fault_ = planned_; }
+  bool planted() const { return planted_; }
+
+  std::vector<std::string> complaints;
+  std::uint64_t num_compared = 0;  // outputs
+  std::uint64_t num_checked = 0;   // stored blocks
+
+  scheduler::SchedulerStats stats() const { return cached_->scheduler().stats(); }
+
+ private:
+  using Outputs = std::unordered_map<RequestId, std::vector<TokenId>>;
+
+  static BlockHasher MakeHasher() {
+    auto hasher = BlockHasher::Create(HashAlgorithm::kSha256Cbor, kDefaultHashSeed);
+    REQUIRE(hasher.has_value());
+    return std::move(*hasher);
+  }
+
+  int Random(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng_); }
+
+  // Prompts are prefixes of few texts with a short end of their own, so that they hit, fork and repeat.
+  void AddRequest() {
+    scheduler::NewRequest request;
+    request.id = next_id_++;
+    request.max_tokens = static_cast<std::uint32_t>(Random(1, 9));
+    const int room = static_cast<int>((num_blocks_ - 1) * kBlockSize - request.max_tokens);
+    const int text = Random(0, 3);
+    const int shared = Random(0, std::min(room - 1, 40));
+    const int own = Random(1, std::min(room - shared, 6));
+    for (int i = 0; i < shared; ++i) request.prompt.push_back(static_cast<TokenId>(100 * text + i));
+    for (int i = 0; i < own; ++i) request.prompt.push_back(static_cast<TokenId>(1000 + Random(0, 1)));
+    open_.insert(request.id);
+    scheduler::NewRequest copy = request;
+    REQUIRE(cached_->Add(std::move(request)).has_value());
+    REQUIRE(plain_->Add(std::move(copy)).has_value());
+  }
+
+  void Step() {
+    for (const auto& finished : cached_->Step().finished) {
+      open_.erase(finished.id);
+      cached_outputs_[finished.id] = finished.output;
+    }
+    Keep(plain_->Step().finished, &plain_outputs_);
+    Check();
+    Compare();
+  }
+
+  static void Keep(std::vector<scheduler::FinishedRequest> finished, Outputs* outputs) {
+    for (auto& request : finished) (*outputs)[request.id] = std::move(request.output);
+  }
+
+  void Compare() {
+    for (auto i = cached_outputs_.begin(); i != cached_outputs_.end();) {
+      const auto plain = plain_outputs_.find(i->first);
+      if (plain == plain_outputs_.end()) {
+        ++i;
+        continue;
+      }
+      if (plain->second != i->second) complaints.push_back("other output for request " + std::to_string(i->first));
+      ++num_compared;
+      plain_outputs_.erase(plain);
+      i = cached_outputs_.erase(i);
+    }
+  }
+
+  void Check() {
+    for (KVEventBatch& batch : publisher_.TakeBatches()) {
+      Tamper(&batch);
+      for (std::string& rule : mirror_.Apply(batch)) complaints.push_back(std::move(rule));
+      for (std::size_t i = 0; i < batch.size(); ++i) {
+        const KVEventBatch::Event event = batch.at(i);
+        if (std::holds_alternative<AllBlocksCleared>(event)) last_words_.clear();
+        if (const auto* stored = std::get_if<BlockStored>(&event)) CheckWords(*stored);
+      }
+    }
+    const scheduler::BlockPool& pool = cached_->scheduler().pool();
+    auto differences = mirror_.Compare(pool, pool.digest(), [&pool](const BlockHash& hash, std::uint32_t group) {
+      return pool.num_announced(hash, group);
+    });
+    for (std::string& difference : differences) complaints.push_back(std::move(difference));
+  }
+
+  // The words of each announced block are the chain of what the stream announced from the prompt's start to it.
+  void CheckWords(const BlockStored& stored) {
+    std::uint64_t word = SimulatedRunner::kRootWord;
+    if (stored.parent_block_hash) {
+      const auto parent = last_words_.find(*stored.parent_block_hash);
+      if (parent == last_words_.end()) {
+        complaints.push_back("parent " + stored.parent_block_hash->ToHex() + " was never announced");
+        return;
+      }
+      word = parent->second;
+    }
+    for (std::size_t b = 0; b < stored.block_hashes.size(); ++b) {
+      const BlockHash& hash = stored.block_hashes[b];
+      const BlockId block = cached_->scheduler().pool().FindCached(hash, 0);
+      for (std::uint32_t i = 0; i < kBlockSize; ++i) {
+        word = SimulatedRunner::ChainWord(word, stored.token_ids[b * kBlockSize + i]);
+        if (block != 0 && runner_->words().WordAt(block, i) == word) continue;
+        complaints.push_back("block " + std::to_string(block) + " does not hold what was announced as " + hash.ToHex());
+        return;
+      }
+      last_words_[hash] = word;
+      ++num_checked;
+    }
+  }
+
+  // The faults of the stream itself.
+  void Tamper(KVEventBatch* batch) {
+    if (planted_ || (fault_ != Fault::kWrongParent && fault_ != Fault::kMissingRemoval)) return;
+    KVEventBatch changed;
+    changed.ts = batch->ts;
+    for (std::size_t i = 0; i < batch->size(); ++i) {
+      const KVEventBatch::Event event = batch->at(i);
+      if (const auto* removed = std::get_if<BlockRemoved>(&event)) {
+        if (fault_ == Fault::kMissingRemoval && !planted_) {
+          planted_ = true;
+        } else {
+          changed.Add(*removed);
+        }
+      } else if (const auto* stored = std::get_if<BlockStored>(&event)) {
+        BlockStored copy = *stored;
+        const auto other = last_words_.begin();
+        if (fault_ == Fault::kWrongParent && !planted_ && other != last_words_.end() &&
+            copy.parent_block_hash != other->first) {
+          copy.parent_block_hash = other->first;
+          planted_ = true;
+        }
+        changed.Add(copy);
+      } else {
+        changed.Add(AllBlocksCleared{});
+      }
+    }
+    *batch = std::move(changed);
+  }
+
+  std::mt19937_64 rng_;
+  const std::uint32_t num_blocks_;
+  BlockHasher hasher_;
+  testing::EventMirror mirror_;
+  const Fault planned_;
+  Fault fault_ = Fault::kNone;
+  bool planted_ = false;
+  CollectingEventPublisher publisher_;
+  CheckedRunner* runner_ = nullptr;
+  std::unique_ptr<EngineCore> cached_;
+  std::unique_ptr<EngineCore> plain_;
+  RequestId next_id_ = 1;
+  std::set<RequestId> open_;
+  Outputs cached_outputs_;
+  Outputs plain_outputs_;
+  std::unordered_map<BlockHash, std::uint64_t> last_words_;
+};
+
+TEST_CASE("under random load outputs do not depend on caching, and announced blocks hold what was announced") {
+  constexpr int kSteps = 20000;
+  for (const std::uint32_t num_blocks : {8u, 13u, 24u, 40u, 64u}) {
+    CAPTURE(num_blocks);
+    ModelCheck check(num_blocks * 7919, num_blocks);
+    for (int step = 0; step < kSteps && check.complaints.empty(); ++step) check.Advance();
+    check.Drain();
+    for (const std::string& complaint : check.complaints) FAIL_CHECK(complaint);
+    // The load reached what it is for.
+    const scheduler::SchedulerStats stats = check.stats();
+    CHECK(check.num_compared > 1000);
+    CHECK(check.num_checked > 1000);
+    CHECK(stats.hit_blocks > 100);
+    CHECK(stats.removed > 100);
+    CHECK(stats.clears > 0);
+    CHECK(stats.requests_aborted > 0);
+    if (num_blocks <= 40) CHECK(stats.preemptions > 0);
+  }
+}
+
+void RequireCaught(Fault fault) {
+  int caught = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    ModelCheck check(seed, 16, fault);
+    for (int step = 0; step < 200; ++step) check.Advance();
+    REQUIRE(check.complaints.empty());
+    check.Plant();
+    for (int step = 0; step < 2000 && !check.planted(); ++step) check.Advance();
+    REQUIRE(check.planted());
+    // The step in which it was planted, or a few later.
+    for (int step = 0; step < 20 && check.complaints.empty(); ++step) check.Advance();
+    CHECK_FALSE(check.complaints.empty());
+    caught += check.complaints.empty() ? 0 : 1;
+  }
+  CHECK(caught == 10);
+}
+
+TEST_CASE("a block that is announced before it is computed is caught") { RequireCaught(Fault::kEarlyEvent); }
+TEST_CASE("a block that two requests were given is caught") { RequireCaught(Fault::kStolenBlock); }
+TEST_CASE("a parent that is not the block's own is caught") { RequireCaught(Fault::kWrongParent); }
+TEST_CASE("a removal that is not published is caught") { RequireCaught(Fault::kMissingRemoval); }
+
+}  // namespace
+}  // namespace kvwire::engine

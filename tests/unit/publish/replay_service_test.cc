@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/publish/replay_service.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "tests/support/stream_support.h"
+
+namespace kvwire::test {
+namespace {
+
+constexpr MonotonicNanos kSecond = 1'000'000'000;
+
+// A service over memory, with a faulty link in between.
+struct Bench {
+  explicit Bench(ReplayLayout layout = ReplayLayout::kTopic, std::size_t steps = 1000)
+      : buffer(steps, std::size_t{1} << 30), service("test", layout, &faulty, &buffer) {}
+
+  void Fill(SequenceNumber first, SequenceNumber last, std::size_t size = 10) {
+    for (SequenceNumber n = first; n <= last; ++n) {
+      buffer.Append(n, std::make_shared<const std::vector<std::uint8_t>>(size, static_cast<std::uint8_t>(n)));
+    }
+  }
+  void Finish() {
+    while (service.DoWork(now) > 0) {
+    }
+  }
+  std::vector<Replayed> Read(FrameLink* dealer) {
+    std::vector<Replayed> messages;
+    while (std::optional<Replayed> message = ReceiveReplayed(dealer)) messages.push_back(std::move(*message));
+    return messages;
+  }
+
+  MonotonicNanos now = 0;
+  MemoryRouter router;
+  FaultyLink faulty{&router};
+  ReplayBuffer buffer;
+  ReplayService service;
+};
+
+bool EndsOnly(const std::vector<Replayed>& messages) { return messages.size() == 1 && messages[0].end; }
+
+TEST_CASE("C1: the topic layout repeats the topic and ends with an empty one") {
+  Bench bench;
+  bench.Fill(0, 2);
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 1);
+  bench.Finish();
+  const std::vector<Replayed> messages = bench.Read(dealer.get());
+  REQUIRE(messages.size() == 3);
+  CHECK(Numbers(messages) == Range(1, 2));
+  CHECK(messages[0].frames == 4);
+  CHECK(messages[0].topic == "test");
+  CHECK(messages[0].payload == std::vector<std::uint8_t>(10, 1));
+  CHECK(messages[2].frames == 4);
+  CHECK(messages[2].topic == "");
+  CHECK(messages[2].number == kEndOfReplay);
+  CHECK(messages[2].payload.empty());
+}
+
+TEST_CASE("C1: the legacy layout has no topic frame") {
+  Bench bench(ReplayLayout::kLegacy);
+  bench.Fill(0, 2);
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 1);
+  bench.Finish();
+  const std::vector<Replayed> messages = bench.Read(dealer.get());
+  REQUIRE(messages.size() == 3);
+  CHECK(Numbers(messages) == Range(1, 2));
+  for (const Replayed& message : messages) {
+    CHECK(message.frames == 3);
+    CHECK_FALSE(message.topic);
+  }
+  CHECK(messages[2].number == kEndOfReplay);
+}
+
+TEST_CASE("a start selects what the buffer holds from there on") {
+  Bench bench(ReplayLayout::kTopic, 10);
+  bench.Fill(0, 24);
+  const auto dealer = bench.router.Connect("d");
+  const std::pair<SequenceNumber, SequenceNumber> cases[] = {{0, 15}, {15, 15}, {20, 20}, {24, 24}};
+  for (const auto& [start, first] : cases) {
+    CAPTURE(start);
+    Ask(dealer.get(), start);
+    bench.Finish();
+    CHECK(Numbers(bench.Read(dealer.get())) == Range(first, 24));
+  }
+  for (const SequenceNumber start : {SequenceNumber{25}, SequenceNumber{1000000}, kEndOfReplay}) {
+    CAPTURE(start);
+    Ask(dealer.get(), start);
+    bench.Finish();
+    CHECK(EndsOnly(bench.Read(dealer.get())));
+  }
+  CHECK(bench.service.requests() == 7);
+  CHECK(bench.service.messages() == 10 + 10 + 5 + 1);
+}
+
+TEST_CASE("an empty buffer answers with the end mark") {
+  Bench bench;
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 0);
+  bench.Finish();
+  CHECK(EndsOnly(bench.Read(dealer.get())));
+}
+
+TEST_CASE("burnt numbers are absent") {
+  Bench bench;
+  bench.Fill(0, 1);
+  bench.Fill(6, 7);
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 1);
+  bench.Finish();
+  CHECK(Numbers(bench.Read(dealer.get())) == std::vector<SequenceNumber>{1, 6, 7});
+}
+
+TEST_CASE("C2: every shape of request is served or gets an end mark at once") {
+  struct Case {
+    const char* name;
+    std::vector<std::vector<std::uint8_t>> frames;
+    bool malformed;
+    std::vector<SequenceNumber> numbers;
+  };
+  using Bytes = std::vector<std::uint8_t>;
+  const Case cases[] = {
+      {"8 bytes", {{}, {0, 0, 0, 0, 0, 0, 0, 2}}, false, {2, 3}},
+      {"no bytes", {{}, {}}, false, {0, 1, 2, 3}},
+      {"1 byte", {{}, {3}}, false, {3}},
+      {"7 bytes", {{}, {0, 0, 0, 0, 0, 0, 3}}, false, {3}},
+      {"9 bytes", {{}, {0, 0, 0, 0, 0, 0, 0, 0, 3}}, false, {3}},
+      {"9 bytes, huge", {{}, {1, 0, 0, 0, 0, 0, 0, 0, 0}}, false, {}},
+      {"a probe", {{}, {'K', 'V', 'W', '1', 'h', 'e', 'l', 'l', 'o'}}, false, {}},
+      {"16 bytes", {{}, Bytes(16, 0)}, false, {0, 1, 2, 3}},
+      {"17 bytes", {{}, Bytes(17, 0)}, true, {}},
+      {"no delimiter", {{0, 0, 0, 0, 0, 0, 0, 2}}, false, {2, 3}},
+      {"no delimiter, no bytes", {{}}, false, {0, 1, 2, 3}},
+      {"delimiter not empty", {{'x'}, {0}}, true, {}},
+      {"4 frames", {{}, {0}, {0}}, true, {}},
+      {"no frames", {}, true, {}},
+      {"1000 frames", InFrames(1000), true, {}},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.name);
+    Bench bench;
+    bench.Fill(0, 3);
+    const auto dealer = bench.router.Connect("d");
+    SendFrames(dealer.get(), c.frames);
+    bench.Finish();
+    const std::vector<Replayed> messages = bench.Read(dealer.get());
+    REQUIRE_FALSE(messages.empty());
+    CHECK(messages.back().end);
+    CHECK(Numbers(messages) == c.numbers);
+    CHECK(bench.service.malformed() == (c.malformed ? 1 : 0));
+    CHECK(bench.service.requests() == (c.malformed ? 0 : 1));
+    CHECK(bench.service.clients() == 0);
+  }
+}
+
+TEST_CASE("one call sends at most 16 messages or 64 KiB and a little") {
+  Bench bench;
+  bench.Fill(0, 99, 10);
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 0);
+  bench.service.DoWork(bench.now);
+  CHECK(bench.Read(dealer.get()).size() == 16);
+
+  Bench wide;
+  wide.Fill(0, 99, 30000);
+  const auto other = wide.router.Connect("d");
+  Ask(other.get(), 0);
+  wide.service.DoWork(wide.now);
+  CHECK(wide.Read(other.get()).size() == 3);  // the third one passes 64 KiB
+}
+
+TEST_CASE("clients take turns") {
+  Bench bench;
+  bench.Fill(0, 63);
+  const auto a = bench.router.Connect("a");
+  const auto b = bench.router.Connect("b");
+  Ask(a.get(), 0);
+  Ask(b.get(), 0);
+  std::size_t from_a = 0;
+  std::size_t from_b = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    bench.service.DoWork(bench.now);
+    from_a += bench.Read(a.get()).size();
+    from_b += bench.Read(b.get()).size();
+  }
+  CHECK(from_a == 32);
+  CHECK(from_b == 32);
+  bench.Finish();
+  CHECK(from_a + bench.Read(a.get()).size() == 65);
+  CHECK(from_b + bench.Read(b.get()).size() == 65);
+}
+
+TEST_CASE("a client that cannot take more does not hold up the others, and goes on where it stopped") {
+  Bench bench;
+  bench.Fill(0, 49);
+  const auto slow = bench.router.Connect("slow", 3);
+  const auto fast = bench.router.Connect("fast", 1000);
+  Ask(slow.get(), 0);
+  Ask(fast.get(), 0);
+  bench.Finish();
+  CHECK(Numbers(bench.Read(fast.get())) == Range(0, 49));
+  std::vector<Replayed> slowly;
+  for (int round = 0; round < 100 && (slowly.empty() || !slowly.back().end); ++round) {
+    for (Replayed& message : bench.Read(slow.get())) slowly.push_back(std::move(message));
+    bench.Finish();
+  }
+  REQUIRE(slowly.back().end);
+  CHECK(Numbers(slowly) == Range(0, 49));
+  CHECK(bench.service.dropped() == 0);
+}
+
+TEST_CASE("batches published after the request are not part of the answer") {
+  Bench bench;
+  bench.Fill(0, 19);
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 0);
+  bench.service.DoWork(bench.now);
+  bench.Fill(20, 40);
+  bench.Finish();
+  CHECK(Numbers(bench.Read(dealer.get())) == Range(0, 19));
+}
+
+TEST_CASE("what falls out of the buffer meanwhile is left out and the answer goes on") {
+  Bench bench(ReplayLayout::kTopic, 40);
+  bench.Fill(0, 39);
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 0);
+  bench.service.DoWork(bench.now);  // 0 to 15
+  bench.Fill(40, 69);               // 0 to 29 fall out
+  bench.Finish();
+  std::vector<SequenceNumber> expected = Range(0, 15);
+  for (const SequenceNumber number : Range(30, 39)) expected.push_back(number);
+  CHECK(Numbers(bench.Read(dealer.get())) == expected);
+}
+
+TEST_CASE("a second request replaces the first") {
+  Bench bench;
+  bench.Fill(0, 49);
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 0);
+  bench.service.DoWork(bench.now);
+  CHECK(bench.Read(dealer.get()).size() == 16);
+  Ask(dealer.get(), 45);
+  bench.Finish();
+  const std::vector<Replayed> messages = bench.Read(dealer.get());
+  CHECK(Numbers(messages) == Range(45, 49));
+  CHECK(messages.back().end);
+  CHECK(bench.service.requests() == 2);
+  CHECK(bench.service.clients() == 0);
+}
+
+TEST_CASE("C5: a client without progress is given up after 30 seconds, one with progress never") {
+  Bench bench;
+  bench.Fill(0, 99);
+  const auto stalled = bench.router.Connect("stalled", 2);
+  const auto slow = bench.router.Connect("slow", 2);
+  Ask(stalled.get(), 0);
+  Ask(slow.get(), 0);
+  bench.Finish();
+  CHECK(bench.service.clients() == 2);
+  for (int step = 0; step < 3; ++step) {
+    bench.now += 10 * kSecond;
+    bench.Read(slow.get());
+    bench.Finish();
+  }
+  CHECK(bench.service.clients() == 2);  // exactly 30 seconds
+  bench.now += 1;
+  bench.Finish();
+  CHECK(bench.service.clients() == 1);
+  CHECK(bench.service.dropped() == 1);
+  bench.now += 25 * kSecond;
+  bench.Finish();
+  CHECK(bench.service.clients() == 1);
+}
+
+TEST_CASE("an end mark that finds no room is sent later, or the client is given up") {
+  Bench bench;
+  bench.Fill(0, 1);
+  const auto dealer = bench.router.Connect("d", 2);
+  Ask(dealer.get(), 0);
+  bench.Finish();
+  CHECK(bench.service.clients() == 1);
+  CHECK(Numbers(bench.Read(dealer.get())) == Range(0, 1));
+  bench.Finish();
+  CHECK(EndsOnly(bench.Read(dealer.get())));
+  CHECK(bench.service.clients() == 0);
+}
+
+TEST_CASE("J3: a client that is gone is forgotten and does not hold up the others") {
+  Bench bench;
+  bench.Fill(0, 99);
+  auto gone = bench.router.Connect("gone");
+  const auto stays = bench.router.Connect("stays");
+  Ask(gone.get(), 0);
+  Ask(stays.get(), 0);
+  bench.service.DoWork(bench.now);
+  gone.reset();
+  bench.Finish();
+  CHECK(bench.service.clients() == 0);
+  CHECK(bench.service.dropped() == 1);
+  CHECK(Numbers(bench.Read(stays.get())) == Range(0, 99));
+}
+
+TEST_CASE("a broken link gives up every client") {
+  Bench bench;
+  bench.Fill(0, 9);
+  const auto dealer = bench.router.Connect("d");
+  Ask(dealer.get(), 0);
+  bench.faulty.failure = SendResult::kFailed;
+  bench.Finish();
+  CHECK(bench.service.clients() == 0);
+  CHECK(bench.service.dropped() == 1);
+}
+
+TEST_CASE("clients beyond 64 get an end mark at once") {
+  Bench bench;
+  bench.Fill(0, 99);
+  std::map<std::string, std::unique_ptr<FrameLink>> dealers;
+  bench.faulty.room = 0;  // nobody makes progress
+  for (int i = 0; i < 64; ++i) {
+    const std::string name = "client" + std::to_string(i);
+    dealers[name] = bench.router.Connect(name);
+    Ask(dealers[name].get(), 0);
+  }
+  bench.Finish();
+  CHECK(bench.service.clients() == 64);
+  bench.faulty.room = 1;
+  const auto late = bench.router.Connect("late");
+  Ask(late.get(), 0);
+  bench.service.DoWork(bench.now);
+  CHECK(EndsOnly(bench.Read(late.get())));
+  CHECK(bench.service.clients() == 64);
+  CHECK(bench.service.dropped() == 1);
+  bench.faulty.room = 100000;
+  bench.Finish();
+  for (const auto& [name, dealer] : dealers) CHECK(Numbers(bench.Read(dealer.get())) == Range(0, 99));
+  CHECK(bench.service.clients() == 0);
+}
+
+}  // namespace
+}  // namespace kvwire::test

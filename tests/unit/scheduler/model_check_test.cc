@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random runs of the scheduler against consumers that believe its events.
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "scheduler/scheduler.h"
+#include "tests/support/event_mirror.h"
+#include "tests/unit/scheduler/rig.h"
+
+namespace kvwire::scheduler {
+namespace {
+
+using testing::EventMirror;
+
+// The simplest consumer: a store puts in, a removal takes out.
+class SetConsumer {
+ public:
+  void Apply(const KVEventBatch& batch) {
+    batch.Visit([this](const auto& event) { Take(event); });
+  }
+
+  const std::set<BlockHash>& held() const { return held_; }
+
+ private:
+  void Take(const BlockStored& stored) { held_.insert(stored.block_hashes.begin(), stored.block_hashes.end()); }
+  void Take(const BlockRemoved& removed) {
+    for (const BlockHash& hash : removed.block_hashes) held_.erase(hash);
+  }
+  void Take(const AllBlocksCleared&) { held_.clear(); }
+
+  std::set<BlockHash> held_;
+};
+
+struct RunOptions {
+  unsigned seed = 0;
+  std::uint32_t num_blocks = 8;
+  std::uint32_t block_size = 2;
+  Removals removals = Removals::kExact;
+  int steps = 1000;
+};
+
+class RandomRun {
+ public:
+  explicit RandomRun(const RunOptions& options)
+      : options_(options),
+        random_(options.seed),
+        rig_(ConfigOf(options)),
+        hasher_(HasherWithSeed("0")),
+        mirror_(&hasher_) {}
+
+  void Run() {
+    for (int step = 0; step < options_.steps; ++step) {
+      AddSome();
+      const SchedulerOutput output = rig_.Schedule();
+      if (Chance(10)) Disturb();
+      Update(output);
+      Check("after a step");
+      if (Chance(10)) {
+        Disturb();
+        Check("after an operation outside a step");
+      }
+    }
+  }
+
+  const SchedulerStats stats() { return rig_.scheduler().stats(); }
+
+ private:
+  static SchedulerConfig ConfigOf(const RunOptions& options) {
+    SchedulerConfig config = SmallConfig(options.num_blocks, options.block_size);
+    config.removals = options.removals;
+    config.max_num_seqs = 6;
+    config.max_num_batched_tokens = options.num_blocks * options.block_size / 2;
+    return config;
+  }
+
+  unsigned Below(unsigned bound) { return static_cast<unsigned>(random_() % bound); }
+  bool Chance(unsigned percent) { return Below(100) < percent; }
+
+  // Two tokens only, and mostly the first: prompts share prefixes, and outputs run into other prompts.
+  TokenId Token() { return Chance(85) ? 1 : 2; }
+
+  void AddSome() {
+    const std::size_t unfinished = rig_.scheduler().num_running() + rig_.scheduler().num_waiting();
+    if (unfinished >= 8 || !Chance(unfinished == 0 ? 90 : 30)) return;
+    const std::uint32_t most = (options_.num_blocks - 1) * options_.block_size;
+    NewRequest request;
+    request.id = next_id_++;
+    request.prompt.resize(1 + Below(most - 1));
+    for (TokenId& token : request.prompt) token = Token();
+    request.max_tokens = 1 + Below(std::min<std::uint32_t>(most - static_cast<std::uint32_t>(request.prompt.size()) + 1,
+                                                           4 * options_.block_size));
+    if (Chance(10)) request.cache_salt = "salt";
+    if (Chance(10)) request.lora = LoraAdapter{7, "lora"};
+    // Under per_copy a report leaves a counting consumer with a count too many, as it does in vLLM.
+    if (options_.removals == Removals::kExact && Chance(30)) request.extra_args = FullReports();
+    REQUIRE(rig_.scheduler().AddRequest(std::move(request)));
+  }
+
+  void Update(const SchedulerOutput& output) {
+    RunnerOutput result;
+    for (const ScheduledRequest& request : output.requests) {
+      if (request.samples) result.sampled.push_back(SampledToken{request.id, Token()});
+    }
+    rig_.scheduler().UpdateFromOutput(output, result);
+  }
+
+  // One thing that may happen between any two calls.
+  void Disturb() {
+    Scheduler& scheduler = rig_.scheduler();
+    const unsigned what = Below(20);
+    if (what < 10) {
+      scheduler.Abort(next_id_ - 1 - Below(10));
+    } else if (what < 15) {
+      const std::vector<BlockId> blocks = {Below(options_.num_blocks), Below(options_.num_blocks)};
+      REQUIRE(scheduler.EvictBlocks(blocks));
+    } else if (what < 18) {
+      std::vector<BlockHash> resident;
+      rig_.pool().Walk([&](const ResidentBlock& block) { resident.push_back(block.hash); });
+      if (!resident.empty()) CHECK(scheduler.EvictHash(resident[Below(static_cast<unsigned>(resident.size()))]) > 0);
+    } else {
+      const bool preempt = what == 18;
+      const bool reset =
+          scheduler.ResetPrefixCache(preempt ? ResetMode::kPreemptRunning : ResetMode::kFailWhileRunning);
+      if (preempt) CHECK(reset);
+    }
+  }
+
+  void Check(const char* moment) {
+    CAPTURE(moment);
+    for (const KVEventBatch& batch : rig_.publisher().TakeBatches()) {
+      const Texts broken = mirror_.Apply(batch);
+      REQUIRE_MESSAGE(broken.empty(), broken.front());
+      set_.Apply(batch);
+    }
+    REQUIRE(rig_.pool().recorded().empty());
+    const Texts different = mirror_.Compare(
+        rig_.pool(), rig_.pool().digest(),
+        [this](const BlockHash& hash, std::uint32_t group) { return rig_.pool().num_announced(hash, group); });
+    REQUIRE_MESSAGE(different.empty(), different.front());
+    if (options_.removals == Removals::kPerCopy) return;
+    REQUIRE(set_.held().size() == mirror_.size());
+    for (const BlockHash& hash : set_.held()) REQUIRE(mirror_.count(hash) > 0);
+  }
+
+  const RunOptions options_;
+  std::mt19937 random_;
+  Rig rig_;
+  BlockHasher hasher_;
+  EventMirror mirror_;
+  SetConsumer set_;
+  RequestId next_id_ = 100;
+};
+
+TEST_CASE("D14, D8, D2: over 100,000 random steps events and pool agree after every step and every operation") {
+  unsigned seed = 1;
+  SchedulerStats sum;
+  for (const std::uint32_t num_blocks : {8u, 9u, 12u, 16u, 24u, 64u}) {
+    for (const std::uint32_t block_size : {1u, 2u, 4u}) {
+      RunOptions options;
+      options.seed = seed++;
+      options.num_blocks = num_blocks;
+      options.block_size = block_size;
+      options.steps = 5000;
+      CAPTURE(options.seed);
+      RandomRun run(options);
+      run.Run();
+      const SchedulerStats stats = run.stats();
+      // Everything happened in every run.
+      CHECK(stats.requests_finished > 100);
+      CHECK(stats.requests_aborted > 20);
+      CHECK(stats.preemptions > 5);
+      CHECK(stats.hit_tokens > 100);
+      CHECK(stats.removed > 100);
+      CHECK(stats.clears > 5);
+      CHECK(stats.reported > 20);
+      sum.stored += stats.stored;
+      sum.removed += stats.removed;
+    }
+  }
+  for (const std::uint32_t num_blocks : {8u, 32u}) {
+    RunOptions options;
+    options.seed = seed++;
+    options.num_blocks = num_blocks;
+    options.removals = Removals::kPerCopy;
+    options.steps = 5000;
+    CAPTURE(options.seed);
+    RandomRun run(options);
+    run.Run();
+    CHECK(run.stats().removed > 100);
+  }
+  MESSAGE("stored " << sum.stored << ", removed " << sum.removed);
+}
+
+}  // namespace
+}  // namespace kvwire::scheduler

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/subscribe/stream_checker.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "kv_events/wire/decoder.h"
+#include "tests/unit/subscribe/stream_fixture.h"
+
+namespace kvwire::test {
+namespace {
+
+using Hashes = std::vector<std::uint64_t>;
+
+// Builds batches and hands them to a checker, encoded and decoded as on the wire.
+struct Bench {
+  explicit Bench(StreamChecker::Options options = {})
+      : checker(options, [this](const Violation& violation) { violations.push_back(violation); }) {}
+
+  void Store(const Hashes& hashes, std::optional<std::uint64_t> parent = std::nullopt, std::size_t tokens_off = 0,
+             std::optional<std::string_view> medium = std::nullopt) {
+    std::vector<BlockHash> blocks;
+    for (const std::uint64_t hash : hashes) blocks.push_back(BlockHash::FromUint64(hash));
+    const std::vector<TokenId> tokens(2 * hashes.size() + tokens_off, 5);
+    BlockStored stored;
+    stored.block_hashes = blocks;
+    if (parent) stored.parent_block_hash = BlockHash::FromUint64(*parent);
+    stored.token_ids = tokens;
+    stored.block_size = 2;
+    stored.medium = medium;
+    batch.Add(stored);
+  }
+  void Remove(const Hashes& hashes, std::optional<std::string_view> medium = std::nullopt) {
+    std::vector<BlockHash> blocks;
+    for (const std::uint64_t hash : hashes) blocks.push_back(BlockHash::FromUint64(hash));
+    BlockRemoved removed;
+    removed.block_hashes = blocks;
+    removed.medium = medium;
+    batch.Add(removed);
+  }
+  void Clear() { batch.Add(AllBlocksCleared{}); }
+
+  // Ends the batch and delivers it.
+  void End() {
+    Deliver(number++, Encode(batch));
+    batch.Clear();
+  }
+  void Deliver(SequenceNumber sequence, const Bytes& payload) {
+    const StreamMessage message{sequence, "kv", payload, MessageOrigin::kLive};
+    const auto decoded = DecodeBatch(payload);
+    if (decoded) {
+      checker.OnBatch(message, *decoded);
+    } else {
+      checker.OnUndecodable(message, decoded.error());
+    }
+  }
+
+  // The only violation's rule.
+  CheckRule Only() const {
+    REQUIRE(violations.size() == 1);
+    CHECK(checker.Verdict() == CheckVerdict::kViolated);
+    return violations[0].rule;
+  }
+
+  std::vector<Violation> violations;
+  StreamChecker checker;
+  KVEventBatch batch;
+  SequenceNumber number = 0;
+};
+
+TEST_CASE("a stream that keeps the rules is clean") {
+  Bench bench;
+  bench.Store({1, 2, 3});
+  bench.Store({4}, 3);
+  bench.End();
+  bench.Remove({4, 3});
+  bench.End();
+  bench.Store({5}, 3);  // a parent that was removed since
+  bench.End();
+  bench.Clear();
+  bench.End();
+  bench.Store({7});
+  bench.End();
+  CHECK(bench.violations.empty());
+  CHECK(bench.checker.Verdict() == CheckVerdict::kClean);
+  CHECK(bench.checker.counts().batches == 5);
+  CHECK(bench.checker.counts().blocks_stored == 6);
+  CHECK(bench.checker.counts().blocks_removed == 2);
+  CHECK(bench.checker.held().size() == 1);
+}
+
+TEST_CASE("the verdicts are the exit codes 0 to 3") {
+  CHECK(static_cast<int>(CheckVerdict::kClean) == 0);
+  CHECK(static_cast<int>(CheckVerdict::kViolated) == 1);
+  CHECK(static_cast<int>(CheckVerdict::kIncomplete) == 2);
+  CHECK(static_cast<int>(CheckVerdict::kSilent) == 3);
+  CHECK(ToString(CheckVerdict::kClean) == "clean");
+  CHECK(ToString(CheckVerdict::kViolated) == "violated");
+  CHECK(ToString(CheckVerdict::kIncomplete) == "incomplete");
+  CHECK(ToString(CheckVerdict::kSilent) == "silent");
+}
+
+TEST_CASE("nothing received is silent, never clean") {
+  Bench bench;
+  CHECK(bench.checker.Verdict() == CheckVerdict::kSilent);
+}
+
+TEST_CASE("sequence: a number that does not follow is violated") {
+  Bench bench;
+  bench.Store({1});
+  bench.End();
+  bench.number = 3;
+  bench.Store({2});
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kSequence);
+}
+
+TEST_CASE("readable: a message, an event and frames that cannot be read are violated") {
+  Bench bench;
+  SUBCASE("message") {
+    bench.Deliver(0, {0x93, 0x01, 0x92});
+    CHECK(bench.Only() == CheckRule::kReadable);
+    CHECK(bench.checker.counts().undecodable == 1);
+    CHECK(bench.violations[0].hex.find("01 92") != std::string::npos);
+  }
+  SUBCASE("event") {
+    // [1.5, [AllBlocksCleared, {"type": "foo"}], 0]
+    Bytes payload{0x93, 0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0x92};
+    const Bytes cleared = ToBytes(
+        "\x81\xa4type\xb0"
+        "AllBlocksCleared");
+    const Bytes unknown = ToBytes(
+        "\x81\xa4type\xa3"
+        "foo");
+    payload.insert(payload.end(), cleared.begin(), cleared.end());
+    payload.insert(payload.end(), unknown.begin(), unknown.end());
+    payload.push_back(0);
+    bench.Deliver(0, payload);
+    CHECK(bench.Only() == CheckRule::kReadable);
+    CHECK(bench.violations[0].event == 1);
+    CHECK(bench.violations[0].hex.find("[81 a4") != std::string::npos);
+  }
+  SUBCASE("frames") {
+    bench.checker.OnMalformed(2);
+    CHECK(bench.Only() == CheckRule::kReadable);
+  }
+}
+
+TEST_CASE("token-count: tokens that are not block_size a block are violated, none at all are not") {
+  Bench bench;
+  bench.Store({1, 2}, std::nullopt, 1);
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kTokenCount);
+  CHECK(bench.violations[0].what == "5 tokens for 2 blocks of 2");
+
+  Bench without;
+  const BlockHash block = BlockHash::FromUint64(1);
+  BlockStored stored;
+  stored.block_hashes = {&block, 1};
+  stored.block_size = 16;
+  without.batch.Add(stored);
+  without.End();
+  CHECK(without.checker.Verdict() == CheckVerdict::kClean);
+}
+
+TEST_CASE("D8: known-parent: a parent that was never announced is violated") {
+  Bench bench;
+  bench.Store({1});
+  bench.End();
+  bench.Store({3}, 2);
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kKnownParent);
+  CHECK(bench.violations[0].sequence == 1);
+  CHECK(bench.violations[0].event == 0);
+  CHECK(bench.violations[0].block == BlockHash::FromUint64(2));
+}
+
+TEST_CASE("known-removal: a removal of what is not held is violated, with the block's last events") {
+  Bench bench;
+  bench.Store({1, 2});
+  bench.End();
+  bench.Remove({1});
+  bench.End();
+  bench.Store({1});
+  bench.End();
+  bench.Remove({1});
+  bench.End();
+  bench.Store({9});
+  bench.Remove({1});
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kKnownRemoval);
+  const Violation& violation = bench.violations[0];
+  CHECK(violation.sequence == 4);
+  CHECK(violation.event == 1);
+  CHECK(violation.history == std::vector<std::string>{"removed in message 3, event 0", "stored in message 2, event 0",
+                                                      "removed in message 1, event 0"});
+  CHECK(violation.event_text.find("BlockRemoved block_hashes=[0000000000000001]") == 0);
+  // The marked bytes are the second event: a map whose first key is "type".
+  CHECK(violation.hex.find('[') != std::string::npos);
+  CHECK(violation.hex.find(']') != std::string::npos);
+  const std::string text = violation.ToString();
+  CHECK(text.find("violated: known-removal: message 4, event 1: block 0000000000000001 is removed and not held") == 0);
+}
+
+TEST_CASE("known-removal: another medium or group does not hold the block") {
+  Bench bench;
+  bench.Store({1}, std::nullopt, 0, "GPU");
+  bench.Remove({1}, "CPU");
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kKnownRemoval);
+}
+
+TEST_CASE("clear-empties: a removal after a clear of what was stored before it is violated") {
+  Bench bench;
+  bench.Store({1});
+  bench.End();
+  bench.Clear();
+  bench.Remove({1});
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kClearEmpties);
+  CHECK(bench.violations[0].history ==
+        std::vector<std::string>{"stored in message 0, event 0, before the last AllBlocksCleared"});
+}
+
+TEST_CASE("whole-removal: under removals exact a block leaves with all its announcements in one batch") {
+  StreamChecker::Options exact;
+  exact.removals = Removals::kExact;
+  for (const bool whole : {true, false}) {
+    Bench bench(exact);
+    bench.Store({1});
+    bench.Store({1});
+    bench.End();
+    bench.Remove({1});
+    if (whole) bench.Remove({1});
+    bench.End();
+    if (whole) {
+      CHECK(bench.checker.Verdict() == CheckVerdict::kClean);
+    } else {
+      CHECK(bench.Only() == CheckRule::kWholeRemoval);
+    }
+  }
+  Bench per_copy;
+  per_copy.Store({1});
+  per_copy.Store({1});
+  per_copy.Remove({1});
+  per_copy.End();
+  CHECK(per_copy.checker.Verdict() == CheckVerdict::kClean);
+}
+
+TEST_CASE("a gap that was not closed makes the verdict incomplete for good") {
+  Bench bench;
+  bench.Store({1});
+  bench.End();
+  bench.checker.OnGap({1, 3, GapReason::kNotInReplay, false});
+  bench.number = 4;
+  bench.Store({9}, 8);  // the parent may have been in the gap
+  bench.Remove({7});    // so may this block
+  bench.End();
+  CHECK(bench.violations.empty());
+  CHECK(bench.checker.Verdict() == CheckVerdict::kIncomplete);
+  CHECK(bench.checker.counts().missing == 3);
+  bench.Clear();
+  bench.End();
+  CHECK(bench.checker.Verdict() == CheckVerdict::kIncomplete);
+  bench.Remove({9});
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kClearEmpties);
+}
+
+TEST_CASE("a gap that was closed leaves the verdict clean") {
+  Bench bench;
+  bench.checker.OnRecovery(0, 0);
+  bench.Store({1});
+  bench.End();
+  bench.checker.OnHealed(0, 0);
+  CHECK(bench.checker.Verdict() == CheckVerdict::kClean);
+  CHECK(bench.checker.counts().healed == 1);
+}
+
+TEST_CASE("a late join is incomplete until everything is cleared") {
+  Bench bench;
+  bench.checker.OnGap({0, 4, GapReason::kNoReplay, true});
+  bench.number = 5;
+  bench.Remove({7});
+  bench.Store({9}, 8);
+  bench.End();
+  CHECK(bench.checker.Verdict() == CheckVerdict::kIncomplete);
+  CHECK_FALSE(bench.checker.synchronised());
+  bench.Clear();
+  bench.End();
+  CHECK(bench.checker.synchronised());
+  CHECK(bench.checker.Verdict() == CheckVerdict::kClean);
+  bench.Store({11}, 10);
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kKnownParent);
+}
+
+TEST_CASE("a restart begins with nothing") {
+  Bench bench;
+  bench.Store({1, 2});
+  bench.End();
+  bench.checker.OnRestart(0, 0);
+  CHECK(bench.checker.held().size() == 0);
+  bench.number = 0;
+  bench.Store({1});
+  bench.End();
+  CHECK(bench.checker.Verdict() == CheckVerdict::kClean);
+  bench.Store({3}, 2);
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kKnownParent);
+}
+
+TEST_CASE("all violations are counted and the first ones explained") {
+  StreamChecker::Options options;
+  options.max_reports = 2;
+  Bench bench(options);
+  for (int i = 0; i < 5; ++i) bench.Remove({1});
+  bench.End();
+  CHECK(bench.violations.size() == 2);
+  CHECK(bench.checker.counts().violations == 5);
+}
+
+}  // namespace
+}  // namespace kvwire::test

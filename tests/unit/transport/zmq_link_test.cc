@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/transport/zmq_link.h"
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+namespace kvwire {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::seconds;
+
+using LinkResult = Result<std::unique_ptr<ZmqLink>>;
+
+LinkResult Bind(const std::shared_ptr<ZmqContext>& context, LinkKind kind, const std::string& text,
+                const LinkOptions& options = {}) {
+  return ZmqLink::Bind(context, kind, *Endpoint::Parse(text, "endpoint"), options);
+}
+
+std::unique_ptr<ZmqLink> MustBind(const std::shared_ptr<ZmqContext>& context, LinkKind kind, const std::string& text,
+                                  const LinkOptions& options = {}) {
+  LinkResult link = Bind(context, kind, text, options);
+  REQUIRE_MESSAGE(link.has_value(), (link ? "" : link.error().message));
+  return std::move(*link);
+}
+
+std::unique_ptr<ZmqLink> MustConnect(const std::shared_ptr<ZmqContext>& context, LinkKind kind, const std::string& text,
+                                     const LinkOptions& options = {}) {
+  LinkResult link = ZmqLink::Connect(context, kind, *Endpoint::Parse(text, "endpoint"), options);
+  REQUIRE_MESSAGE(link.has_value(), (link ? "" : link.error().message));
+  return std::move(*link);
+}
+
+bool Eventually(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + seconds(5);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+std::optional<InFrames> Receive(ZmqLink* link) {
+  std::optional<InFrames> frames;
+  Eventually([&] { return (frames = link->TryReceive()).has_value(); });
+  return frames;
+}
+
+std::vector<std::uint8_t> Bytes(std::string_view text) { return {text.begin(), text.end()}; }
+
+SendResult Send(ZmqLink* link, const InFrames& frames) {
+  std::vector<OutFrame> out;
+  for (const auto& frame : frames) out.push_back(OutFrame::Copy(frame));
+  return link->TrySend(out);
+}
+
+LinkOptions Subscription(std::string topic) {
+  LinkOptions options;
+  options.subscription = std::move(topic);
+  return options;
+}
+
+TEST_CASE("a bound link reports the port that the system chose") {
+  const auto context = ZmqContext::Create();
+  const auto pub = MustBind(context, LinkKind::kPub, "tcp://127.0.0.1:0");
+  const Result<Endpoint> endpoint = Endpoint::Parse(pub->endpoint(), "endpoint");
+  REQUIRE(endpoint);
+  CHECK(endpoint->host == "127.0.0.1");
+  CHECK(*endpoint->port > 1023);
+}
+
+TEST_CASE("B2: a wildcard host and port bind and are read back") {
+  const auto context = ZmqContext::Create();
+  for (const std::string text : {"tcp://*:0", "tcp://*:*", "tcp://0.0.0.0:0"}) {
+    CAPTURE(text);
+    CHECK(MustBind(context, LinkKind::kPub, text)->endpoint().starts_with("tcp://0.0.0.0:"));
+  }
+}
+
+TEST_CASE("frames of every size arrive whole, shared or copied") {
+  const auto context = ZmqContext::Create();
+  for (const std::string text : {"tcp://127.0.0.1:0", "inproc://sizes", "ipc://*"}) {
+    CAPTURE(text);
+    const auto router = MustBind(context, LinkKind::kRouter, text);
+    const auto dealer = MustConnect(context, LinkKind::kDealer, router->endpoint());
+    for (const std::size_t size : {0u, 1u, 8u, 1023u, 1024u, 100000u}) {
+      CAPTURE(size);
+      const auto shared = std::make_shared<const std::vector<std::uint8_t>>(size, std::uint8_t{7});
+      const OutFrame frames[] = {OutFrame{}, OutFrame::Share(shared), OutFrame::Copy(*shared)};
+      REQUIRE(dealer->TrySend(frames) == SendResult::kSent);
+      const std::optional<InFrames> got = Receive(router.get());
+      REQUIRE(got);
+      REQUIRE(got->size() == 4);
+      CHECK((*got)[1].empty());
+      CHECK((*got)[2] == *shared);
+      CHECK((*got)[3] == *shared);
+      CHECK(Eventually([&] { return shared.use_count() == 2; }));  // here and in frames
+    }
+  }
+}
+
+TEST_CASE("shared bytes outlive the sender's reference and are released after delivery") {
+  const auto context = ZmqContext::Create();
+  const auto router = MustBind(context, LinkKind::kRouter, "inproc://lifetime");
+  const auto dealer = MustConnect(context, LinkKind::kDealer, "inproc://lifetime");
+  auto shared = std::make_shared<const std::vector<std::uint8_t>>(5000, std::uint8_t{9});
+  const std::weak_ptr<const std::vector<std::uint8_t>> watch = shared;
+  {
+    const OutFrame frames[] = {OutFrame::Share(std::move(shared))};
+    REQUIRE(dealer->TrySend(frames) == SendResult::kSent);
+  }
+  CHECK_FALSE(watch.expired());
+  const std::optional<InFrames> got = Receive(router.get());
+  REQUIRE(got);
+  CHECK((*got)[1] == std::vector<std::uint8_t>(5000, 9));
+  CHECK(watch.expired());
+}
+
+TEST_CASE("a subscriber hears its prefix only") {
+  const auto context = ZmqContext::Create();
+  const auto pub = MustBind(context, LinkKind::kPub, "inproc://topics");
+  const auto sub = MustConnect(context, LinkKind::kSub, "inproc://topics", Subscription("foo"));
+  ZmqLink* const links[] = {pub.get()};
+  WaitForInput(links, nullptr, microseconds(0));
+  for (const char* topic : {"bar", "foobar"}) CHECK(Send(pub.get(), {Bytes(topic)}) == SendResult::kSent);
+  CHECK(Receive(sub.get()) == InFrames{Bytes("foobar")});
+}
+
+TEST_CASE("J2: a slow subscriber loses whole messages and the publisher notices nothing") {
+  const auto context = ZmqContext::Create();
+  LinkOptions small;
+  small.send_hwm = 10;
+  const auto pub = MustBind(context, LinkKind::kPub, "inproc://slow", small);
+  LinkOptions slow = Subscription("");
+  slow.receive_hwm = 10;
+  const auto sub = MustConnect(context, LinkKind::kSub, "inproc://slow", slow);
+  ZmqLink* const links[] = {pub.get()};
+  WaitForInput(links, nullptr, microseconds(0));
+  for (int i = 0; i < 5000; ++i) REQUIRE(Send(pub.get(), {Bytes("t"), Bytes("seq"), Bytes("p")}) == SendResult::kSent);
+  std::size_t received = 0;
+  while (const std::optional<InFrames> frames = sub->TryReceive()) {
+    CHECK(frames->size() == 3);
+    ++received;
+  }
+  CHECK(received > 0);
+  CHECK(received < 5000);
+}
+
+TEST_CASE("J3: a router says when a peer is full, unknown or gone") {
+  const auto context = ZmqContext::Create();
+  LinkOptions small;
+  small.send_hwm = 5;
+  const auto router = MustBind(context, LinkKind::kRouter, "inproc://router", small);
+  LinkOptions named;
+  named.identity = "A";
+  named.receive_hwm = 5;
+  auto dealer = MustConnect(context, LinkKind::kDealer, "inproc://router", named);
+  REQUIRE(Send(dealer.get(), {Bytes("hello")}) == SendResult::kSent);
+  REQUIRE(Receive(router.get()) == InFrames{Bytes("A"), Bytes("hello")});
+
+  CHECK(Send(router.get(), {Bytes("B"), Bytes("x")}) == SendResult::kUnroutable);
+  SendResult last = SendResult::kSent;
+  std::size_t sent = 0;
+  for (; sent < 1000 && last == SendResult::kSent; ++sent) last = Send(router.get(), {Bytes("A"), Bytes("x")});
+  CHECK(last == SendResult::kWouldBlock);
+  CHECK(sent < 1000);
+  REQUIRE(Receive(dealer.get()));
+  dealer.reset();
+  CHECK(Eventually([&] {
+    router->TryReceive();
+    return Send(router.get(), {Bytes("A"), Bytes("x")}) == SendResult::kUnroutable;
+  }));
+}
+
+TEST_CASE("J3: of two peers with one identity the later takes over") {
+  const auto context = ZmqContext::Create();
+  const auto router = MustBind(context, LinkKind::kRouter, "tcp://127.0.0.1:0");
+  LinkOptions named;
+  named.identity = "same";
+  const auto first = MustConnect(context, LinkKind::kDealer, router->endpoint(), named);
+  REQUIRE(Send(first.get(), {Bytes("1")}) == SendResult::kSent);
+  REQUIRE(Receive(router.get()));
+  const auto second = MustConnect(context, LinkKind::kDealer, router->endpoint(), named);
+  REQUIRE(Send(second.get(), {Bytes("2")}) == SendResult::kSent);
+  REQUIRE(Receive(router.get()) == InFrames{Bytes("same"), Bytes("2")});
+  CHECK(Send(router.get(), {Bytes("same"), Bytes("answer")}) == SendResult::kSent);
+  CHECK(Receive(second.get()) == InFrames{Bytes("answer")});
+  CHECK_FALSE(first->TryReceive());
+}
+
+TEST_CASE("frames beyond the bound are thrown away with their message kept") {
+  const auto context = ZmqContext::Create();
+  LinkOptions bounded;
+  bounded.max_frames = 3;
+  const auto router = MustBind(context, LinkKind::kRouter, "inproc://many", bounded);
+  const auto dealer = MustConnect(context, LinkKind::kDealer, "inproc://many");
+  REQUIRE(Send(dealer.get(), InFrames(1000, Bytes("x"))) == SendResult::kSent);
+  REQUIRE(Send(dealer.get(), {Bytes("next")}) == SendResult::kSent);
+  const std::optional<InFrames> many = Receive(router.get());
+  REQUIRE(many);
+  CHECK(many->size() == 3);
+  const std::optional<InFrames> next = Receive(router.get());
+  REQUIRE(next);
+  CHECK((*next)[1] == Bytes("next"));
+}
+
+TEST_CASE("B3: a taken address is refused with socket, address and reason, and is free at once after closing") {
+  const auto context = ZmqContext::Create();
+  auto holder = MustBind(context, LinkKind::kPub, "tcp://127.0.0.1:0");
+  const std::string taken = holder->endpoint();
+  const LinkResult second = Bind(context, LinkKind::kRouter, taken);
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == ErrorCode::kAddressInUse);
+  for (const std::string& part :
+       {std::string("ROUTER"), std::string("replay_endpoint"), taken, std::string("Address already in use")}) {
+    CHECK_MESSAGE(second.error().message.find(part) != std::string::npos, second.error().message);
+  }
+  for (int i = 0; i < 50; ++i) {
+    holder.reset();
+    holder = MustBind(context, LinkKind::kPub, taken);
+  }
+}
+
+TEST_CASE("B3: a path or name that somebody holds is refused too") {
+  const auto context = ZmqContext::Create();
+  const std::string path = "ipc:///tmp/kvwire-test-" + std::to_string(getpid());
+  for (const std::string& text : {path, std::string("inproc://held")}) {
+    CAPTURE(text);
+    auto holder = MustBind(context, LinkKind::kPub, text);
+    const LinkResult second = Bind(context, LinkKind::kPub, text);
+    REQUIRE_FALSE(second);
+    CHECK(second.error().code == ErrorCode::kAddressInUse);
+    holder.reset();
+    CHECK(Bind(context, LinkKind::kPub, text));
+  }
+}
+
+TEST_CASE("an address that is not this machine's is refused as unavailable") {
+  const auto context = ZmqContext::Create();
+  const LinkResult link = Bind(context, LinkKind::kPub, "tcp://192.0.2.1:0");
+  REQUIRE_FALSE(link);
+  CHECK(link.error().code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE("bracketed hosts speak IPv6") {
+  const auto context = ZmqContext::Create();
+  const LinkResult router = Bind(context, LinkKind::kRouter, "tcp://[::1]:0");
+  if (!router) {
+    MESSAGE("no IPv6 here: " << router.error().message);
+    return;
+  }
+  const auto dealer = MustConnect(context, LinkKind::kDealer, (*router)->endpoint());
+  REQUIRE(Send(dealer.get(), {Bytes("six")}) == SendResult::kSent);
+  CHECK(Receive(router->get()));
+}
+
+TEST_CASE("a connecting link knows whether a peer ever was there") {
+  const auto context = ZmqContext::Create();
+  const auto listener = MustBind(context, LinkKind::kSub, "tcp://127.0.0.1:0");
+  LinkOptions watching;
+  watching.watch_peers = true;
+  const auto pub = MustConnect(context, LinkKind::kPub, listener->endpoint(), watching);
+  CHECK(Eventually([&] { return pub->had_peer(); }));
+  const std::string address = listener->endpoint();
+  const auto blind = MustConnect(context, LinkKind::kPub, address);
+  CHECK_FALSE(blind->had_peer());
+}
+
+TEST_CASE("what was sent is handed over after closing, within the linger") {
+  const auto context = ZmqContext::Create();
+  const auto router = MustBind(context, LinkKind::kRouter, "tcp://127.0.0.1:0");
+  {
+    const auto dealer = MustConnect(ZmqContext::Create(), LinkKind::kDealer, router->endpoint());
+    dealer->SetLinger(seconds(5));
+    for (int i = 0; i < 100; ++i) REQUIRE(Send(dealer.get(), {Bytes(std::string(10000, 'x'))}) == SendResult::kSent);
+  }
+  for (int i = 0; i < 100; ++i) REQUIRE(Receive(router.get()));
+}
+
+TEST_CASE("a slow reader gets what was sent to it before the sender closed, and the address is free meanwhile") {
+  for (const std::string& text :
+       {std::string("tcp://127.0.0.1:0"), "ipc:///tmp/kvwire-test-slow-" + std::to_string(getpid())}) {
+    CAPTURE(text);
+    constexpr int kMessages = 300;  // more than the kernel's buffers hold
+    const auto context = ZmqContext::Create();
+    auto pub = MustBind(ZmqContext::Create(), LinkKind::kPub, text);
+    const std::string address = pub->endpoint();
+    LinkOptions slow = Subscription("");
+    slow.receive_hwm = 1;
+    const auto sub = MustConnect(context, LinkKind::kSub, address, slow);
+    REQUIRE(Eventually([&] {
+      Send(pub.get(), {Bytes("probe")});
+      return sub->TryReceive().has_value();
+    }));
+    for (int i = 0; i < kMessages; ++i) REQUIRE(Send(pub.get(), {InFrames::value_type(200'000)}) == SendResult::kSent);
+    pub->SetLinger(seconds(60));
+    std::thread closer([&] { pub.reset(); });
+    CHECK(Eventually([&] { return Bind(context, LinkKind::kPub, address).has_value(); }));
+    int received = 0;
+    while (received < kMessages) {
+      const std::optional<InFrames> frames = Receive(sub.get());
+      if (!frames) break;
+      if ((*frames)[0].size() == 200'000) ++received;
+    }
+    CHECK(received == kMessages);
+    closer.join();
+  }
+}
+
+TEST_CASE("a wake signal ends the wait, whether it came before or comes during it") {
+  WakeSignal signal;
+  REQUIRE(signal.fd() >= 0);
+  signal.Wake();
+  signal.Wake();
+  WaitForInput({}, &signal, seconds(60));
+  std::thread waker([&] { signal.Wake(); });
+  WaitForInput({}, &signal, seconds(60));
+  waker.join();
+  WaitForInput({}, &signal, microseconds(1));  // nothing left: the time ends it
+}
+
+TEST_CASE("input on a link ends the wait, also input that is there already") {
+  const auto context = ZmqContext::Create();
+  const auto router = MustBind(context, LinkKind::kRouter, "tcp://127.0.0.1:0");
+  const auto dealer = MustConnect(context, LinkKind::kDealer, router->endpoint());
+  ZmqLink* const links[] = {router.get(), nullptr};
+  REQUIRE(Send(dealer.get(), {Bytes("1")}) == SendResult::kSent);
+  REQUIRE(Send(dealer.get(), {Bytes("2")}) == SendResult::kSent);
+  std::size_t received = 0;
+  while (received < 2) {
+    WaitForInput(links, nullptr, seconds(60));
+    while (router->TryReceive()) ++received;
+  }
+}
+
+TEST_CASE("the shared context is one as long as somebody holds it") {
+  auto first = ZmqContext::Shared();
+  CHECK(first == ZmqContext::Shared());
+  CHECK(first != ZmqContext::Create());
+  first.reset();
+  CHECK(ZmqContext::Shared()->handle() != nullptr);
+}
+
+}  // namespace
+}  // namespace kvwire
