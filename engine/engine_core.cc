@@ -58,6 +58,9 @@ Result<std::unique_ptr<EngineCore>> EngineCore::Create(EngineConfig config, Bloc
   if (!config.time_model.is_zero() && !config.sleep) {
     return MakeError(ErrorCode::kInvalidArgument, "a time model needs a function that passes its time");
   }
+  if (config.scheduler.enable_kv_cache_events && publisher == nullptr) {
+    return MakeError(ErrorCode::kInvalidArgument, "enable_kv_cache_events is true, but there is no publisher");
+  }
   auto probe = std::make_unique<PublishProbe>(publisher, config.clock);
   auto scheduler = scheduler::Scheduler::Create(config.scheduler, std::move(hasher), probe.get(), config.clock);
   if (!scheduler) return tl::unexpected<Error>(std::move(scheduler).error());

@@ -8,24 +8,23 @@ namespace kvwire::engine {
 
 namespace {
 
-// Steps between two looks at the stop flag and two progress reports: about a millisecond of decode steps.
-constexpr std::uint64_t kStepsBetweenLooks = 256;
-
-// Longest sleep, so that a stop is seen soon.
+// Between two looks at the stop flag and two progress reports; also the longest sleep, so that a stop is seen soon.
 constexpr std::chrono::milliseconds kLongestNap{20};
 
 }  // namespace
 
 Result<ReplaySummary> TraceReplay::Run() {
   start_ = options_.clock->Now();
-  std::uint64_t steps = 0;
+  std::optional<MonotonicNanos> looked;
   while (true) {
-    if (steps++ % kStepsBetweenLooks == 0 || !engine_.has_work()) {
+    const MonotonicNanos time = options_.clock->Now();
+    if (!looked || std::chrono::nanoseconds(time - *looked) >= kLongestNap || !engine_.has_work()) {
+      looked = time;
       Report();
       summary_.stopped = options_.stop && options_.stop();
       if (summary_.stopped) break;
     }
-    const MonotonicNanos now = options_.speed > 0 ? options_.clock->Now() : 0;
+    const MonotonicNanos now = options_.speed > 0 ? time : 0;
     while (true) {
       const Status peeked = Peek();
       if (!peeked) return tl::unexpected<Error>(peeked.error());
@@ -64,7 +63,8 @@ bool TraceReplay::Admits(MonotonicNanos now) const {
 }
 
 MonotonicNanos TraceReplay::DueAt(const TraceRequest& request) const {
-  return start_ + static_cast<MonotonicNanos>(request.timestamp_ms * 1e6 / options_.speed);
+  constexpr double kNever = 4e18;  // nanoseconds; more than a century
+  return start_ + static_cast<MonotonicNanos>(std::min(request.timestamp_ms * 1e6 / options_.speed, kNever));
 }
 
 void TraceReplay::AddNext() {
@@ -89,8 +89,11 @@ void TraceReplay::Idle(MonotonicNanos now) {
 void TraceReplay::Report() {
   if (!options_.progress) return;
   const scheduler::Scheduler& scheduler = engine_.scheduler();
-  options_.progress(
-      {reader_.progress(), summary_.requests, summary_.finished, scheduler.num_waiting(), scheduler.num_running()});
+  double share = reader_.progress();
+  if (options_.limit != 0) {
+    share = std::max(share, static_cast<double>(summary_.requests) / static_cast<double>(options_.limit));
+  }
+  options_.progress({share, summary_.requests, summary_.finished, scheduler.num_waiting(), scheduler.num_running()});
 }
 
 }  // namespace kvwire::engine

@@ -14,7 +14,7 @@
 namespace kvwire::engine {
 
 struct ReplayProgress {
-  double share = 0;  // of the trace file
+  double share = 0;  // of the trace file, or of the limit
   std::uint64_t requests = 0;
   std::uint64_t finished = 0;
   std::uint64_t waiting = 0;

@@ -167,7 +167,7 @@ void Scheduler::Place(Request* request, std::uint32_t num_tokens, SchedulerOutpu
   step->requests.push_back(ScheduledRequest{request->id(), request->block_table, request->token_ids(),
                                             request->num_computed_tokens, num_tokens, samples});
   step->num_scheduled_tokens += num_tokens;
-  step_.push_back(InFlight{request, num_tokens, samples, false});
+  step_.push_back(InFlight{request, num_tokens, samples, false, std::nullopt});
 }
 
 void Scheduler::CountAdmission(Request* request, std::uint32_t hit_tokens) {
@@ -201,28 +201,26 @@ void Scheduler::Discard(const Request* request) {
 std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const SchedulerOutput& step,
                                                          const RunnerOutput& output) {
   assert(step.requests.size() == step_.size());
-  cache_.pool().AnnouncePending();
+  MatchTokens(output);
   std::vector<FinishedRequest> finished;
   std::vector<Request*> gone;
-  std::size_t next = 0;
+  // What the runner failed to execute is given up before anything is announced: its blocks were not computed.
   for (const InFlight& part : step_) {
-    std::optional<TokenId> token;
-    if (part.samples && next < output.sampled.size() && output.sampled[next].id == part.request->id()) {
-      token = output.sampled[next++].token;
-    }
-    if (part.discarded) continue;
+    if (part.discarded || !part.samples || part.token) continue;
+    Log(config_.log, LogLevel::kError, fmt::format("the runner gave no token for request {}", part.request->id()));
+    finished.push_back(Finish(part.request, FinishReason::kError));
+    gone.push_back(part.request);
+  }
+  cache_.pool().AnnouncePending();
+  for (const InFlight& part : step_) {
+    if (part.discarded || (part.samples && !part.token)) continue;
     Request* const request = part.request;
     request->num_computed_tokens += part.num_tokens;
     if (!part.samples) continue;
-    if (token && *token <= kMaxTokenId) {
-      ++stats_.output_tokens;
-      request->AppendToken(*token, config_.enable_prefix_caching ? &hasher_ : nullptr);
-      if (request->num_output_tokens() < request->max_tokens()) continue;
-      finished.push_back(Finish(request, FinishReason::kLength));
-    } else {
-      Log(config_.log, LogLevel::kError, fmt::format("the runner gave no token for request {}", request->id()));
-      finished.push_back(Finish(request, FinishReason::kError));
-    }
+    ++stats_.output_tokens;
+    request->AppendToken(*part.token, config_.enable_prefix_caching ? &hasher_ : nullptr);
+    if (request->num_output_tokens() < request->max_tokens()) continue;
+    finished.push_back(Finish(request, FinishReason::kLength));
     gone.push_back(request);
   }
   std::erase_if(running_, [&](Request* request) { return std::find(gone.begin(), gone.end(), request) != gone.end(); });
@@ -233,6 +231,16 @@ std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const 
   retired_tables_.clear();
   PublishRecorded();
   return finished;
+}
+
+// Both lists are in the order of the step; the runner may have left requests out.
+void Scheduler::MatchTokens(const RunnerOutput& output) {
+  std::size_t next = 0;
+  for (InFlight& part : step_) {
+    if (!part.samples || next == output.sampled.size() || output.sampled[next].id != part.request->id()) continue;
+    const TokenId token = output.sampled[next++].token;
+    if (token <= kMaxTokenId) part.token = token;
+  }
 }
 
 // Gives up what the request holds; the caller takes it out of the queues.

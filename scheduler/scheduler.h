@@ -146,7 +146,8 @@ class Scheduler {
     Request* request = nullptr;
     std::uint32_t num_tokens = 0;
     bool samples = false;
-    bool discarded = false;  // aborted or preempted since Schedule()
+    bool discarded = false;        // aborted or preempted since Schedule()
+    std::optional<TokenId> token;  // what the runner drew
   };
 
   // The waiting request that last found too few blocks. Until the pool's version changes it need not try again.
@@ -162,6 +163,7 @@ class Scheduler {
   bool ScheduleRunning(std::uint32_t* budget, SchedulerOutput* step);
   void ScheduleWaiting(std::uint32_t* budget, SchedulerOutput* step);
   void Place(Request* request, std::uint32_t num_tokens, SchedulerOutput* step);
+  void MatchTokens(const RunnerOutput& output);
   void CountAdmission(Request* request, std::uint32_t hit_tokens);
   void PreemptLast();
   void Discard(const Request* request);

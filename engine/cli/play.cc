@@ -108,7 +108,7 @@ void Run(const PlayOptions& options, Play& play) {
   while (!StopRequested()) {
     const MonotonicNanos now = clock.Now();
     // Later subscriptions are of no interest, but would wake every sleep.
-    while (play.publish->TryReceive()) {
+    for (int i = 0; i < 64 && play.publish->TryReceive(); ++i) {
     }
     if (play.player->DoWork(now) > 0) continue;
     if (play.player->ended()) {

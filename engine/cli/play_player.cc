@@ -56,8 +56,7 @@ bool RecordingPlayer::PublishNext() {
   const SequenceFrame sequence = EncodeSequence(next_->sequence);
   const OutFrame frames[] = {OutFrame::Copy(topic), OutFrame::Copy(sequence), OutFrame::Share(payload_)};
   if (publish_->TrySend(frames) != SendResult::kSent) return false;
-  if (!topic_) topic_ = next_->topic;
-  if (!buffer_ || (buffer_->newest() && next_->sequence <= *buffer_->newest())) BeginLife();
+  if (!buffer_ || *topic_ != next_->topic || (buffer_->newest() && next_->sequence <= *buffer_->newest())) BeginLife();
   ++messages_;
   bytes_ += payload_->size();
   buffer_->Append(next_->sequence, std::move(payload_));
@@ -65,7 +64,9 @@ bool RecordingPlayer::PublishNext() {
   return true;
 }
 
+// What is replayed belongs to one life of one publisher: one topic, rising numbers.
 void RecordingPlayer::BeginLife() {
+  topic_ = next_->topic;
   service_.reset();
   buffer_ = std::make_unique<ReplayBuffer>(replay_ == nullptr ? 0 : options_.buffer_steps, options_.buffer_bytes);
   if (replay_ != nullptr) {

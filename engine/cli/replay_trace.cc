@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -32,11 +31,17 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitStopped = 130;  // as a shell reports an interrupted command
+constexpr double kLongest = 1e9;   // bound of times given as numbers
+constexpr std::uint64_t kRefusalsShown = 5;
 
-// Where a dump goes; reports failures once, at the end.
+// Where a dump goes. Failing writes are reported by Close.
 class DumpFile {
  public:
-  explicit DumpFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w")) {}
+  static Result<std::unique_ptr<DumpFile>> Create(const std::string& path) {
+    std::FILE* file = std::fopen(path.c_str(), "w");
+    if (file == nullptr) return MakeError(ErrorCode::kUnavailable, fmt::format("cannot write \"{}\"", path));
+    return std::unique_ptr<DumpFile>(new DumpFile(path, file));
+  }
   ~DumpFile() {
     if (file_ != nullptr) std::fclose(file_);
   }
@@ -44,27 +49,23 @@ class DumpFile {
   DumpFile& operator=(const DumpFile&) = delete;
 
   void Write(const std::string& line) {
-    if (file_ != nullptr) failed_ = std::fwrite(line.data(), 1, line.size(), file_) != line.size() || failed_;
+    failed_ = std::fwrite(line.data(), 1, line.size(), file_) != line.size() || failed_;
   }
 
+  // The last call.
   Status Close() {
-    const bool failed = file_ == nullptr || failed_ || std::fclose(std::exchange(file_, nullptr)) != 0;
+    const bool failed = std::fclose(std::exchange(file_, nullptr)) != 0 || failed_;
     if (failed) return MakeError(ErrorCode::kUnavailable, fmt::format("cannot write \"{}\"", path_));
     return {};
   }
 
  private:
+  DumpFile(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+
   const std::string path_;
   std::FILE* file_;
   bool failed_ = false;
 };
-
-// How many subscriptions the publisher sees; 1 when it cannot see any.
-template <class Stats>
-std::uint64_t Subscribers(const Stats& stats) {
-  if constexpr (requires { stats.subscribers; }) return stats.subscribers;
-  return 1;
-}
 
 class ReplayTraceCommand {
  public:
@@ -73,11 +74,12 @@ class ReplayTraceCommand {
 
  private:
   Status RunParts();
+  Status OpenDumps();
   Status Build();
   Status Replay();
   void WaitForSubscriber();
   void Drain();
-  Status DumpState() const;
+  Status DumpState();
   void PrintReport();
   void Linger() const;
 
@@ -98,6 +100,8 @@ class ReplayTraceCommand {
 
   const Clock& clock_ = SystemClock::Get();
   KVEventsConfig events_;
+  std::unique_ptr<DumpFile> state_file_;
+  std::unique_ptr<DumpFile> digest_file_;
   std::unique_ptr<TraceReader> reader_;
   std::unique_ptr<EventPublisher> publisher_;
   std::unique_ptr<EngineCore> engine_;
@@ -128,17 +132,17 @@ void ReplayTraceCommand::AddTo(CLI::App& command) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command.add_option("--prefill-overhead-us", prefill_overhead_us_, "Model time of a step that computes prompt tokens")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, kLongest));
   command.add_option("--prefill-us-per-token", prefill_us_per_token_, "Model time per uncached prompt token")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, kLongest));
   command.add_option("--decode-us-per-request", decode_us_per_request_, "Model time of a step per decoding request")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, kLongest));
   command.add_option("--dump-state", dump_state_,
                      "At the end, write a line \"group medium hash\" per resident block, sorted");
   command.add_option("--dump-digests", dump_digests_, "Write a line \"number digest\" per batch");
   command.add_flag("--wait-for-subscriber", wait_for_subscriber_, "Start when somebody subscribes");
   command.add_option("--linger", linger_seconds_, "Serve replay requests so many seconds after the end")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, kLongest));
   command.add_flag("--json", json_, "Print the summary as JSON");
 }
 
@@ -154,6 +158,8 @@ int ReplayTraceCommand::Run() {
 
 Status ReplayTraceCommand::RunParts() {
   Status status = Build();
+  if (!status) return status;
+  status = OpenDumps();
   if (!status) return status;
   if (wait_for_subscriber_) WaitForSubscriber();
   status = Replay();
@@ -211,9 +217,17 @@ Status ReplayTraceCommand::Build() {
   return {};
 }
 
+Status ReplayTraceCommand::OpenDumps() {
+  for (const auto& [path, file] : {std::pair(dump_state_, &state_file_), std::pair(dump_digests_, &digest_file_)}) {
+    if (path.empty()) continue;
+    auto opened = DumpFile::Create(path);
+    if (!opened) return tl::unexpected<Error>(std::move(opened).error());
+    *file = *std::move(opened);
+  }
+  return {};
+}
+
 Status ReplayTraceCommand::Replay() {
-  std::optional<DumpFile> digests;
-  if (!dump_digests_.empty()) digests.emplace(dump_digests_);
   ProgressLine progress(clock_);
   ReplayOptions options;
   options.limit = limit_;
@@ -221,12 +235,16 @@ Status ReplayTraceCommand::Replay() {
   options.stop = StopRequested;
   options.progress = [&progress](const ReplayProgress& now) { progress.Update(now); };
   options.sleep = [](std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); };
-  options.on_refused = [](const TraceRequest& request, const Error& error) {
-    StderrLog()(LogLevel::kWarning, fmt::format("trace line {} refused: {}", request.line, error.message));
+  std::uint64_t refused = 0;
+  options.on_refused = [&refused](const TraceRequest& request, const Error& error) {
+    if (++refused > kRefusalsShown) return;
+    StderrLog()(LogLevel::kWarning,
+                fmt::format("trace line {} refused: {}{}", request.line, error.message,
+                            refused == kRefusalsShown ? " (further refusals are only counted)" : ""));
   };
-  if (digests) {
-    options.on_batch = [this, &digests](std::uint64_t ordinal) {
-      digests->Write(
+  if (digest_file_) {
+    options.on_batch = [this](std::uint64_t ordinal) {
+      digest_file_->Write(
           fmt::format("{} {}\n", events_.kvwire.first_seq + ordinal, engine_->scheduler().pool().digest().ToString()));
     };
   }
@@ -234,7 +252,7 @@ Status ReplayTraceCommand::Replay() {
   progress.Finish();
   if (!summary) return tl::unexpected<Error>(summary.error());
   report_.summary = *summary;
-  return digests ? digests->Close() : Status();
+  return digest_file_ ? digest_file_->Close() : Status();
 }
 
 // Until a subscription reached the publisher's socket, or a stop was asked for.
@@ -242,7 +260,7 @@ void ReplayTraceCommand::WaitForSubscriber() {
   if (const auto source = publisher_->source()) {
     StderrLog()(LogLevel::kInfo, fmt::format("waiting for a subscriber at {}", source->endpoint));
   }
-  while (!StopRequested() && Subscribers(publisher_->stats()) == 0) {
+  while (!StopRequested() && publisher_->stats().subscriptions == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
@@ -266,8 +284,8 @@ void ReplayTraceCommand::PrintReport() {
   std::fflush(stdout);
 }
 
-Status ReplayTraceCommand::DumpState() const {
-  if (dump_state_.empty()) return {};
+Status ReplayTraceCommand::DumpState() {
+  if (!state_file_) return {};
   std::vector<std::tuple<std::uint32_t, std::string_view, std::uint64_t>> blocks;
   // Media are few and their texts belong to the pool's owner; the walk's own views do not outlive the call.
   std::vector<std::unique_ptr<std::string>> media;
@@ -278,9 +296,9 @@ Status ReplayTraceCommand::DumpState() const {
     blocks.emplace_back(block.group, std::string_view(**found), block.hash.Low64());
   });
   std::sort(blocks.begin(), blocks.end());
-  DumpFile file(dump_state_);
-  for (const auto& [group, medium, low64] : blocks) file.Write(fmt::format("{} {} {:016x}\n", group, medium, low64));
-  return file.Close();
+  for (const auto& [group, medium, low64] : blocks)
+    state_file_->Write(fmt::format("{} {} {:016x}\n", group, medium, low64));
+  return state_file_->Close();
 }
 
 void ReplayTraceCommand::Linger() const {

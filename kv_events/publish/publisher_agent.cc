@@ -22,9 +22,25 @@ PublisherAgent::PublisherAgent(Options options, PublishQueue* queue, FrameLink* 
 }
 
 std::size_t PublisherAgent::DoWork(MonotonicNanos now) {
+  const std::size_t subscriptions = CountSubscriptions();
   const std::size_t published = PublishQueued();
   ReportOverflow();
-  return published + (replay_ ? replay_->DoWork(now) : 0);
+  return subscriptions + published + (replay_ ? replay_->DoWork(now) : 0);
+}
+
+// Bounded, so that peers who subscribe without end do not stop the stream.
+std::size_t PublisherAgent::CountSubscriptions() {
+  std::size_t read = 0;
+  while (read < kBatchesPerCall) {
+    const std::optional<InFrames> frames = publish_->TryReceive();
+    if (!frames) break;
+    ++read;
+    if (frames->size() != 1 || frames->front().empty()) continue;
+    const std::uint8_t kind = frames->front().front();
+    if (kind == 1) subscribed_.Add(1);
+    if (kind == 0) unsubscribed_.Add(1);
+  }
+  return read;
 }
 
 std::size_t PublisherAgent::PublishQueued() {
@@ -122,6 +138,9 @@ void PublisherAgent::ReportOverflow() {
 
 PublisherStats PublisherAgent::stats() const noexcept {
   PublisherStats stats = queue_->stats();
+  // What ends began before, so the ends are read first.
+  const std::uint64_t unsubscribed = unsubscribed_.value();
+  stats.subscriptions = subscribed_.value() - unsubscribed;
   stats.bytes_sent = bytes_sent_.value();
   stats.replay_buffered = buffered_.value();
   stats.replay_buffered_bytes = buffered_bytes_.value();

@@ -48,11 +48,11 @@ class PublisherAgent {
   // `replay` is null when there is no replay. REQUIRES: options.encode is set.
   PublisherAgent(Options options, PublishQueue* queue, FrameLink* publish, FrameLink* replay);
 
-  // Publishes what is queued, up to kBatchesPerCall, then serves one slice of replay. Returns how much was done; 0
-  // means that there is nothing to do until something arrives.
+  // Takes note of subscriptions, publishes what is queued, up to kBatchesPerCall, then serves one slice of replay.
+  // Returns how much was done; 0 means that there is nothing to do until something arrives.
   std::size_t DoWork(MonotonicNanos now);
 
-  // The first half of DoWork.
+  // Its middle part.
   std::size_t PublishQueued();
 
   PublisherStats stats() const noexcept;
@@ -63,6 +63,7 @@ class PublisherAgent {
  private:
   SharedBytes Encode(const QueuedBatch& queued);
   SendResult Send(SequenceNumber number, const SharedBytes& payload) noexcept;
+  std::size_t CountSubscriptions();
   void Keep(SequenceNumber number, SharedBytes payload);
   void Fail(SequenceNumber number, const std::string& reason);
   void Recover();
@@ -80,6 +81,8 @@ class PublisherAgent {
   std::uint64_t overflow_start_ = 0;
   bool overflowing_ = false;
 
+  Counter subscribed_;
+  Counter unsubscribed_;
   Counter bytes_sent_;
   Counter buffered_;
   Counter buffered_bytes_;

@@ -45,23 +45,25 @@ std::size_t ReplayService::ReadRequests(MonotonicNanos now) {
 void ReplayService::Accept(InFrames frames, MonotonicNanos now) {
   std::vector<std::uint8_t> identity = std::move(frames[0]);
   const std::optional<SequenceNumber> start = ParseRequest(frames);
-  Forget(identity);
-  if (!start) {
-    malformed_.Add(1);
-    SendEnd(identity);
-    return;
+  (start ? requests_ : malformed_).Add(1);
+  const auto known =
+      std::find_if(clients_.begin(), clients_.end(), [&](const Client& client) { return client.identity == identity; });
+  if (known == clients_.end()) {
+    Admit(Client{std::move(identity), start.value_or(0), start ? buffer_->newest() : std::nullopt, now});
+  } else if (start) {
+    // Asking again is no progress: a client that asks without reading must not stay for ever.
+    known->next = *start;
+    known->last = buffer_->newest();
   }
-  requests_.Add(1);
-  if (clients_.size() >= kMaxClients) {
-    dropped_.Add(1);
-    SendEnd(identity);
-    return;
-  }
-  clients_.push_back(Client{std::move(identity), *start, buffer_->newest(), now});
 }
 
-void ReplayService::Forget(const std::vector<std::uint8_t>& identity) {
-  std::erase_if(clients_, [&](const Client& client) { return client.identity == identity; });
+void ReplayService::Admit(Client client) {
+  if (clients_.size() < kMaxClients) {
+    clients_.push_back(std::move(client));
+    return;
+  }
+  dropped_.Add(1);
+  SendEnd(client.identity);
 }
 
 std::size_t ReplayService::SendSlice(MonotonicNanos now) {

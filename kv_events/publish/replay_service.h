@@ -18,7 +18,8 @@ namespace kvwire {
 
 // Answers replay requests over a ROUTER: every batch held at the time of the request with a number of at least the
 // asked one, then an end mark. A client that reads slowly is resumed where it stopped; batches that fall out of the
-// buffer meanwhile are left out. A second request of a client replaces its first.
+// buffer meanwhile are left out. A second request of a client replaces its first; a malformed one while it is being
+// answered changes nothing, the end mark is due anyway.
 //
 // Threads: DoWork by one thread; the counters by any.
 // Bounds: kMaxClients clients at once, further ones get an end mark only; kMaxStartBytes, see wire/frames.h; one
@@ -63,11 +64,11 @@ class ReplayService {
 
   std::size_t ReadRequests(MonotonicNanos now);
   void Accept(InFrames frames, MonotonicNanos now);
+  void Admit(Client client);
   std::size_t SendSlice(MonotonicNanos now);
   Progress Serve(Client* client, Budget* budget, MonotonicNanos now);
   SendResult SendBatch(const Client& client, const ReplayBuffer::Entry& entry);
   SendResult SendEnd(const std::vector<std::uint8_t>& identity);
-  void Forget(const std::vector<std::uint8_t>& identity);
 
   const std::string topic_;
   const ReplayLayout layout_;

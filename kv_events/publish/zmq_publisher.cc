@@ -25,8 +25,8 @@ constexpr MonotonicNanos kLonelyAfter = 5'000'000'000;
 // bytes and a client that stopped reading would hold them.
 constexpr int kReplaySendHwm = 64;
 constexpr int kReplayReceiveHwm = 16;
-// Requests have 8 bytes; a larger frame ends the connection.
-constexpr std::int64_t kReplayMaxFrameBytes = 4096;
+// Subscriptions and requests are short; a larger frame ends the connection.
+constexpr std::int64_t kMaxRequestFrameBytes = 4096;
 constexpr std::size_t kReplayMaxFrames = 8;
 
 PublisherAgent::Options AgentOptions(const KVEventsConfig& config, const PublisherOptions& options,
@@ -66,6 +66,7 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
   links.binds = Binds(endpoints->publish, config.kvwire.mode);
   LinkOptions publishing;
   publishing.send_hwm = static_cast<int>(config.hwm);
+  publishing.max_message_bytes = kMaxRequestFrameBytes;
   publishing.watch_peers = !links.binds;
   Result<std::unique_ptr<ZmqLink>> publish =
       links.binds ? ZmqLink::Bind(context, LinkKind::kPub, endpoints->publish, publishing)
@@ -77,7 +78,7 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
   LinkOptions replaying;
   replaying.send_hwm = kReplaySendHwm;
   replaying.receive_hwm = kReplayReceiveHwm;
-  replaying.max_message_bytes = kReplayMaxFrameBytes;
+  replaying.max_message_bytes = kMaxRequestFrameBytes;
   replaying.max_frames = kReplayMaxFrames;
   Result<std::unique_ptr<ZmqLink>> replay = ZmqLink::Bind(context, LinkKind::kRouter, *endpoints->replay, replaying);
   if (!replay) return tl::unexpected<Error>(replay.error());

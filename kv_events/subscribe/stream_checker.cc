@@ -91,7 +91,7 @@ void StreamChecker::OnUndecodable(const StreamMessage& message, const DecodeErro
   violation.sequence = message.sequence;
   violation.what = error.message;
   violation.hex = HexDump(message.payload, {error.offset, error.offset + 1});
-  Violate(std::move(violation));
+  Violate(violation);
   synchronised_ = false;
 }
 
@@ -123,7 +123,7 @@ void StreamChecker::OnMalformed(std::size_t frame_count) {
   violation.rule = CheckRule::kReadable;
   violation.sequence = expected_;
   violation.what = fmt::format("a message of {} frames that is not topic, sequence, payload", frame_count);
-  Violate(std::move(violation));
+  Violate(violation);
 }
 
 CheckVerdict StreamChecker::Verdict() const noexcept {
@@ -139,7 +139,7 @@ void StreamChecker::Expect(const StreamMessage& message) {
     violation.rule = CheckRule::kSequence;
     violation.sequence = message.sequence;
     violation.what = fmt::format("number {} follows, {} was expected", message.sequence, expected_);
-    Violate(std::move(violation));
+    Violate(violation);
   }
   started_ = true;
   expected_ = message.sequence + 1;
@@ -229,10 +229,10 @@ void StreamChecker::Violate(const Context& context, CheckRule rule, std::string 
     const ByteRange marked = context.event < events.size() ? events[context.event] : ByteRange();
     violation.hex = HexDump(context.message->payload, marked);
   }
-  Violate(std::move(violation));
+  Violate(violation);
 }
 
-void StreamChecker::Violate(Violation violation) {
+void StreamChecker::Violate(const Violation& violation) {
   if (counts_.violations++ < options_.max_reports && report_) report_(violation);
 }
 

@@ -118,7 +118,7 @@ class StreamChecker final : public StreamSink {
   void CheckCleared(const Context& context);
   void CheckWholeRemovals(const StreamMessage& message);
   void Violate(const Context& context, CheckRule rule, std::string what, std::uint32_t group, const BlockHash& block);
-  void Violate(Violation violation);
+  void Violate(const Violation& violation);
   std::vector<std::string> History(std::uint32_t group, std::uint64_t low64) const;
 
   const Options options_;

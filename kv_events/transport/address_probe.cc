@@ -88,9 +88,7 @@ bool WaitUntilFree(const Endpoint& endpoint, std::chrono::milliseconds patience)
       return address && Await(patience, [&] { return CanBind(*address); });
     }
     case Endpoint::Scheme::kIpc:
-      // The file goes last. A successor that came before that would lose its own.
-      return !endpoint.path.starts_with('@') &&
-             Await(patience, [&] { return access(endpoint.path.c_str(), F_OK) != 0; });
+      return Await(patience, [&] { return !UnixSocketAnswers(endpoint.path); });
     case Endpoint::Scheme::kInproc:
       return false;
   }

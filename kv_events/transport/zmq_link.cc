@@ -31,7 +31,7 @@ constexpr std::chrono::milliseconds kReleaseTime(100);
 int SocketType(LinkKind kind) {
   switch (kind) {
     case LinkKind::kPub:
-      return ZMQ_PUB;
+      return ZMQ_XPUB;
     case LinkKind::kRouter:
       return ZMQ_ROUTER;
     case LinkKind::kSub:
@@ -39,7 +39,7 @@ int SocketType(LinkKind kind) {
     case LinkKind::kDealer:
       return ZMQ_DEALER;
   }
-  return ZMQ_PUB;
+  return ZMQ_XPUB;
 }
 
 std::string_view SocketName(LinkKind kind) {
@@ -188,6 +188,8 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
               SetOption(socket_, ZMQ_IPV6, NeedsIpv6(endpoint) ? 1 : 0);
   switch (kind_) {
     case LinkKind::kPub:
+      // Every subscription and its end, also when others have the same.
+      done = done && SetOption(socket_, ZMQ_XPUB_VERBOSER, 1);
       break;
     case LinkKind::kRouter:
       done = done && SetOption(socket_, ZMQ_ROUTER_MANDATORY, 1) && SetOption(socket_, ZMQ_ROUTER_HANDOVER, 1);

@@ -28,7 +28,8 @@ struct LinkOptions {
   bool watch_peers = false;             // Connect: makes had_peer() work
 };
 
-// A ZeroMQ socket as a FrameLink. PUB drops at a subscriber's high-water mark (ZeroMQ's rule: kSent all the same);
+// A ZeroMQ socket as a FrameLink. PUB (an XPUB) drops at a subscriber's high-water mark (ZeroMQ's rule: kSent all the
+// same), and receives one message per subscription that comes (byte 1, then the topic prefix) or goes (byte 0);
 // ROUTER is mandatory: a full peer gives kWouldBlock, a gone one kUnroutable; of two peers with one identity the later
 // takes over. IPv6 is on for bracketed hosts and "::". Shared frames of 1 KiB or more are sent without a copy.
 //

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvwire tap and kvwire play as processes, against a publisher in this one.
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -12,7 +11,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #include "kv_events/config.h"
 #include "kv_events/publish/factory.h"
@@ -21,26 +19,10 @@
 #include "kv_events/transport/zmq_link.h"
 #include "kv_events/wire/frames.h"
 #include "tests/integration/tap/child_process.h"
+#include "tests/integration/tap/temp_dir.h"
 
 namespace kvwire::test {
 namespace {
-
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern = std::filesystem::temp_directory_path() / "kvwire_tap_XXXXXX";
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

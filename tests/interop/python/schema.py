@@ -8,7 +8,8 @@ from typing import Annotated, Any, Optional, Union
 
 import msgspec
 
-UInt64 = Annotated[int, msgspec.Meta(ge=0, le=2**64 - 1)]
+# msgspec bounds integers within 63 bits only; the wire bounds the other end.
+UInt64 = Annotated[int, msgspec.Meta(ge=0)]
 UInt32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Token = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Hash = Union[UInt64, Annotated[bytes, msgspec.Meta(min_length=1, max_length=32)]]

@@ -41,6 +41,16 @@ class CountingPublisher final : public EventPublisher {
   ManualClock* const clock_;
 };
 
+TEST_CASE("events without a publisher are refused") {
+  EngineConfig config = SmallConfig();
+  config.scheduler.enable_kv_cache_events = true;
+  auto hasher = BlockHasher::Create(HashAlgorithm::kSha256Cbor, "0");
+  REQUIRE(hasher.has_value());
+  const auto engine = EngineCore::Create(config, *std::move(hasher), nullptr, nullptr);
+  REQUIRE_FALSE(engine.has_value());
+  CHECK(engine.error().code == ErrorCode::kInvalidArgument);
+}
+
 TEST_CASE("the engine computes a request, publishes its blocks and wakes the publisher once per batch") {
   CountingPublisher publisher;
   auto engine = MakeEngine(SmallConfig(), &publisher);

@@ -254,6 +254,39 @@ TEST_CASE("a second request replaces the first") {
   CHECK(bench.service.clients() == 0);
 }
 
+TEST_CASE("C2: a malformed request does not take the running answer or its end mark away") {
+  Bench bench;
+  bench.Fill(0, 9);
+  const auto dealer = bench.router.Connect("d", 2);
+  Ask(dealer.get(), 0);
+  bench.Finish();
+  SendFrames(dealer.get(), {{'x'}, {0}});
+  bench.Finish();
+  CHECK(bench.service.malformed() == 1);
+  std::vector<Replayed> messages;
+  for (int round = 0; round < 10; ++round) {
+    for (Replayed& message : bench.Read(dealer.get())) messages.push_back(std::move(message));
+    bench.Finish();
+  }
+  CHECK(Numbers(messages) == Range(0, 9));
+  REQUIRE_FALSE(messages.empty());
+  CHECK(messages.back().end);
+}
+
+TEST_CASE("C5: a client that asks again and again without reading is given up all the same") {
+  Bench bench;
+  bench.Fill(0, 99);
+  const auto dealer = bench.router.Connect("d", 2);
+  for (int second = 0; second < 31; ++second) {
+    Ask(dealer.get(), 0);
+    bench.Finish();
+    bench.now += kSecond;
+  }
+  bench.Finish();
+  CHECK(bench.service.dropped() == 1);
+  CHECK(bench.service.clients() == 0);
+}
+
 TEST_CASE("C5: a client without progress is given up after 30 seconds, one with progress never") {
   Bench bench;
   bench.Fill(0, 99);

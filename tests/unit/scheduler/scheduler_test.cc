@@ -236,6 +236,19 @@ TEST_CASE("a request for which the runner gives no token ends with an error, the
   CHECK(rig.pool().num_free() == 15);
 }
 
+TEST_CASE("D11: blocks of a request that the runner did not execute are never announced") {
+  Rig rig(SmallConfig(16));
+  rig.Add(1, Range(1, 8), 4);
+  rig.Add(2, Range(101, 8), 4);
+  const SchedulerOutput step = rig.Schedule();
+  rig.scheduler().UpdateFromOutput(step, RunnerOutput{{{2, 50}}});
+  CHECK(rig.scheduler().stats().stored == 2);  // those of request 2
+  // The same prompt again finds nothing.
+  rig.Add(3, Range(1, 8), 1);
+  rig.Step();
+  CHECK(rig.scheduler().stats().hit_blocks == 0);
+}
+
 TEST_CASE("a blocked request is admitted as soon as blocks come free") {
   Rig rig(SmallConfig(8));
   rig.Add(1, Range(1, 19), 4);

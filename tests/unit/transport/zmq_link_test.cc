@@ -2,6 +2,7 @@
 #include "kv_events/transport/zmq_link.h"
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -59,6 +60,19 @@ SendResult Send(ZmqLink* link, const InFrames& frames) {
   for (const auto& frame : frames) out.push_back(OutFrame::Copy(frame));
   return link->TrySend(out);
 }
+
+// A path of this process for an ipc address; libzmq leaves the file behind.
+class SocketFile {
+ public:
+  explicit SocketFile(const std::string& name) : path_("/tmp/kvwire-test-" + name + std::to_string(getpid())) {}
+  SocketFile(const SocketFile&) = delete;
+  SocketFile& operator=(const SocketFile&) = delete;
+  ~SocketFile() { std::filesystem::remove(path_); }
+  std::string address() const { return "ipc://" + path_; }
+
+ private:
+  const std::string path_;
+};
 
 LinkOptions Subscription(std::string topic) {
   LinkOptions options;
@@ -229,8 +243,8 @@ TEST_CASE("B3: a taken address is refused with socket, address and reason, and i
 
 TEST_CASE("B3: a path or name that somebody holds is refused too") {
   const auto context = ZmqContext::Create();
-  const std::string path = "ipc:///tmp/kvwire-test-" + std::to_string(getpid());
-  for (const std::string& text : {path, std::string("inproc://held")}) {
+  const SocketFile file("held");
+  for (const std::string& text : {file.address(), std::string("inproc://held")}) {
     CAPTURE(text);
     auto holder = MustBind(context, LinkKind::kPub, text);
     const LinkResult second = Bind(context, LinkKind::kPub, text);
@@ -284,8 +298,8 @@ TEST_CASE("what was sent is handed over after closing, within the linger") {
 }
 
 TEST_CASE("a slow reader gets what was sent to it before the sender closed, and the address is free meanwhile") {
-  for (const std::string& text :
-       {std::string("tcp://127.0.0.1:0"), "ipc:///tmp/kvwire-test-slow-" + std::to_string(getpid())}) {
+  const SocketFile file("slow");
+  for (const std::string& text : {std::string("tcp://127.0.0.1:0"), file.address()}) {
     CAPTURE(text);
     constexpr int kMessages = 300;  // more than the kernel's buffers hold
     const auto context = ZmqContext::Create();
