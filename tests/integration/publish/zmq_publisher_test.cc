@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -28,7 +27,9 @@ KVEventsConfig WithEndpoints(const std::string& endpoint, const std::string& rep
 TEST_CASE("a batch of five events arrives over every transport, live and replayed") {
   const std::pair<std::string, std::string> transports[] = {
       {"tcp://127.0.0.1:0", "tcp://127.0.0.1:0"}, {"inproc://events", "inproc://replay"}, {"ipc://*", "ipc://*"}};
-  for (const auto& [endpoint, replay] : transports) {
+  for (const auto& transport : transports) {
+    const std::string& endpoint = transport.first;
+    const std::string& replay = transport.second;
     CAPTURE(endpoint);
     PublisherBench bench(WithEndpoints(endpoint, replay));
     const auto subscriber = bench.Subscribe("test");
@@ -205,15 +206,21 @@ TEST_CASE("B1: a connecting publisher without a peer warns once after five secon
 }
 
 TEST_CASE("L1: a wildcard address is bound with one warning that names token ids, loopback with none") {
-  for (const auto& [endpoint, replay, warnings] :
-       {std::tuple("tcp://*:0", "tcp://*:0", 1u), std::tuple("tcp://127.0.0.1:0", "tcp://0.0.0.0:0", 1u),
-        std::tuple("tcp://127.0.0.1:0", "tcp://127.0.0.1:0", 0u)}) {
-    CAPTURE(endpoint);
+  struct Case {
+    std::string endpoint;
+    std::string replay;
+    std::size_t warnings;
+  };
+  const Case cases[] = {{"tcp://*:0", "tcp://*:0", 1},
+                        {"tcp://127.0.0.1:0", "tcp://0.0.0.0:0", 1},
+                        {"tcp://127.0.0.1:0", "tcp://127.0.0.1:0", 0}};
+  for (const Case& c : cases) {
+    CAPTURE(c.endpoint);
     LogCapture log;
     PublisherOptions options;
     options.log = log.sink();
-    const PublisherBench bench(WithEndpoints(endpoint, replay), options);
-    CHECK(log.Count(LogLevel::kWarning, "token ids") == warnings);
+    const PublisherBench bench(WithEndpoints(c.endpoint, c.replay), options);
+    CHECK(log.Count(LogLevel::kWarning, "token ids") == c.warnings);
     CHECK(log.Count(LogLevel::kInfo, "binding the PUB socket at " + bench.publisher->source()->endpoint) == 1);
   }
 }

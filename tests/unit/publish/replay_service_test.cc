@@ -82,7 +82,9 @@ TEST_CASE("a start selects what the buffer holds from there on") {
   bench.Fill(0, 24);
   const auto dealer = bench.router.Connect("d");
   const std::pair<SequenceNumber, SequenceNumber> cases[] = {{0, 15}, {15, 15}, {20, 20}, {24, 24}};
-  for (const auto& [start, first] : cases) {
+  for (const auto& c : cases) {
+    const SequenceNumber start = c.first;
+    const SequenceNumber first = c.second;
     CAPTURE(start);
     Ask(dealer.get(), start);
     bench.Finish();

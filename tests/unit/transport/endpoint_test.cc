@@ -78,7 +78,9 @@ TEST_CASE("a refused address names the setting, the value, the reason and what i
       {std::string("inproc://a\0b", 12), "control character"},
       {"ipc://" + std::string(108, 'x'), "longer than 107"},
   };
-  for (const auto& [text, reason] : cases) {
+  for (const auto& c : cases) {
+    const std::string& text = c.first;
+    const std::string& reason = c.second;
     CAPTURE(text);
     const std::string message = Refusal(text);
     CHECK(Contains(message, "replay_endpoint"));
@@ -104,8 +106,9 @@ TEST_CASE("a rank moves the port, or adds a suffix to path and name") {
 
 TEST_CASE("a rank outside the data-parallel group is refused") {
   const Endpoint base = *Endpoint::Parse("tcp://*:5557", "endpoint");
-  for (const auto& [rank, size] :
-       std::vector<std::pair<std::int64_t, std::int64_t>>{{-1, 2}, {2, 2}, {0, 0}, {0, -3}}) {
+  for (const auto& c : std::vector<std::pair<std::int64_t, std::int64_t>>{{-1, 2}, {2, 2}, {0, 0}, {0, -3}}) {
+    const std::int64_t rank = c.first;
+    const std::int64_t size = c.second;
     CAPTURE(rank);
     CAPTURE(size);
     const Result<Endpoint> ranked = EndpointForRank(base, "endpoint", rank, size);
@@ -122,7 +125,9 @@ TEST_CASE("B1: whether a publishing socket binds follows its spelling, and the m
       {"tcp://[fe80::1]:5557", true}, {"ipc:///tmp/x", true},
       {"inproc://a", true},           {"tcp://[1:2:3:4:5:6:7:8]:1", false},
   };
-  for (const auto& [text, binds] : cases) {
+  for (const auto& c : cases) {
+    const std::string& text = c.first;
+    const bool binds = c.second;
     CAPTURE(text);
     const Endpoint endpoint = *Endpoint::Parse(text, "endpoint");
     CHECK(Binds(endpoint, SocketMode::kAuto) == binds);
@@ -210,7 +215,9 @@ TEST_CASE("B6: every rank gives the same verdict on the same address") {
       {"tcp://*:65535", false},
       {"ipc://" + std::string(104, 'x'), false},
   };
-  for (const auto& [text, accepted] : cases) {
+  for (const auto& c : cases) {
+    const std::string& text = c.first;
+    const bool accepted = c.second;
     for (std::int64_t rank : {0, 1, 7}) {
       CAPTURE(text);
       CAPTURE(rank);
