@@ -26,7 +26,7 @@ namespace {
 // Below this size a copy is cheaper than the counted hand-over.
 constexpr std::size_t kShareBytes = 1024;
 // How long the destructor waits for a bound address to become free.
-constexpr std::chrono::milliseconds kReleaseTime(100);
+constexpr std::chrono::milliseconds kReleaseTime(200);
 
 int SocketType(LinkKind kind) {
   switch (kind) {

@@ -43,8 +43,8 @@ class ZmqLink final : public FrameLink {
   static Result<std::unique_ptr<ZmqLink>> Connect(std::shared_ptr<ZmqContext> context, LinkKind kind,
                                                   const Endpoint& endpoint, const LinkOptions& options);
 
-  // Closes at once; messages not yet taken by peers are discarded unless SetLinger was called. A bound address is free
-  // when the destructor returns.
+  // Closes at once; messages not yet taken by peers are discarded unless SetLinger was called. Waits, at most
+  // 200 ms, until a bound address can be bound again.
   ~ZmqLink() override;
 
   // Keeps trying to hand over what was sent for up to `linger`, in the background, when the link is destroyed.

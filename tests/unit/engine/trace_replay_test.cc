@@ -112,6 +112,9 @@ TEST_CASE("a stop ends the replay with the figures so far") {
   CollectingEventPublisher publisher;
   auto engine = MakeEngine(TraceConfig(10000, 4), &publisher);
   ReplayOptions options;
+  ManualClock clock;
+  options.clock = &clock;
+  options.on_batch = [&clock](std::uint64_t) { clock.Advance(std::chrono::milliseconds(20)); };
   options.stop = [&engine] { return engine->scheduler().stats().requests_finished >= 20; };
   const ReplaySummary summary = Replay(*engine, options);
   CHECK(summary.stopped);

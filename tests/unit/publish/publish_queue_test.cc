@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include "tests/support/allocation_counter.h"
 #include "tests/support/stream_support.h"
 
 namespace kvwire::test {
@@ -163,6 +165,27 @@ TEST_CASE("a burst beyond the spares comes out whole and the queue goes on") {
     CHECK(TakeAll(&queue) == Range(first, first + 4999));
   }
   CHECK(Balanced(queue.stats(), 15000));
+}
+
+TEST_CASE("handing over allocates nothing once the memory goes round") {
+  PublishQueue queue({100, 1 << 20, 0});
+  const KVEventBatch model = StoreBatch(50);
+  const BlockStored event = std::get<BlockStored>(model.at(0));
+  const auto round = [&](bool take_spare) {
+    for (int i = 0; i < 10; ++i) {
+      KVEventBatch batch = take_spare ? queue.TakeSpare() : KVEventBatch();
+      if (take_spare) batch.Add(event);
+      static_cast<void>(queue.Push(&batch));
+    }
+    while (queue.Front() != nullptr) queue.Finish(Outcome::kSent);
+  };
+  for (const bool take_spare : {false, true}) {
+    CAPTURE(take_spare);
+    for (int i = 0; i < 20; ++i) round(take_spare);
+    const std::size_t before = AllocationCount();
+    for (int i = 0; i < 100; ++i) round(take_spare);
+    CHECK(AllocationCount() == before);
+  }
 }
 
 TEST_CASE("two threads pass every batch once, in order, and the counts agree whenever somebody looks") {
