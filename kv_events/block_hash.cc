@@ -8,7 +8,7 @@ namespace kvwire {
 std::string BlockHash::ToHex() const {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
-  text.reserve(2u * size_);
+  text.reserve(2 * bytes().size());
   for (const std::uint8_t byte : bytes()) {
     text.push_back(kDigits[byte >> 4]);
     text.push_back(kDigits[byte & 15]);

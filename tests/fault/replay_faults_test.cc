@@ -148,7 +148,8 @@ TEST_CASE("J3: a client killed in the middle of a replay holds nobody up") {
   PublisherBench bench(config, {}, Wide(4096));
   Fill(&bench, 3000);
   for (int round = 0; round < 5; ++round) {
-    auto killed = bench.Dealer("killed", 10);
+    // A name of its own: a later client of the same name would take the place of one not yet given up.
+    auto killed = bench.Dealer("killed" + std::to_string(round), 10);
     Ask(killed.get(), 0);
     REQUIRE(Eventually([&] { return killed->TryReceive().has_value(); }));
     killed.reset();
