@@ -314,7 +314,7 @@ void RequireSound(int steps_per_pool) {
 }
 
 TEST_CASE("under random load outputs do not depend on caching, and announced blocks hold what was announced") {
-  RequireSound(1500);
+  RequireSound(4000);
 }
 
 TEST_CASE("the same holds for 100,000 steps") { RequireSound(20000); }
