@@ -52,7 +52,7 @@ class PublisherAgent {
   // Returns how much was done; 0 means that there is nothing to do until something arrives.
   std::size_t DoWork(MonotonicNanos now);
 
-  // Its middle part.
+  // Only the publishing of DoWork, for a close that has no time for replay.
   std::size_t PublishQueued();
 
   PublisherStats stats() const noexcept;

@@ -172,7 +172,7 @@ void EventStream::Apply(const StreamMessage& message) {
   }
   ++stats_.applied;
   if (message.origin == MessageOrigin::kReplay) ++stats_.replayed;
-  stats_.rejected_events += decoded->rejected.size();
+  stats_.rejected_events += decoded->rejected_total;
   sink_->OnBatch(message, *decoded);
 }
 

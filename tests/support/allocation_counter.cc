@@ -25,6 +25,15 @@ void* operator new(std::size_t size) {
   return memory;
 }
 
+// A sanitizer brings a form of its own, whose memory the operator delete below must not free.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return ::operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 void operator delete(void* memory) noexcept {
   if (memory == nullptr) return;
   live -= malloc_usable_size(memory);

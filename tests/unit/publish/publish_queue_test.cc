@@ -2,7 +2,6 @@
 #include "kv_events/publish/publish_queue.h"
 
 #include <atomic>
-#include <new>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -11,15 +10,6 @@
 
 #include "tests/support/allocation_counter.h"
 #include "tests/support/stream_support.h"
-
-// The queue's own form of new, counted like the others also where a sanitizer brings its own.
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return ::operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
 
 namespace kvwire::test {
 namespace {
