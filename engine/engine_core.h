@@ -28,7 +28,8 @@ struct StepTimes {
 struct EngineConfig {
   scheduler::SchedulerConfig scheduler;
   TimeModel time_model;
-  // Passes the time model's time. REQUIRES: set when time_model is not zero.
+  // Passes the time model's time; may return early, when the engine is to end. REQUIRES: set when time_model is not
+  // zero.
   std::function<void(std::chrono::nanoseconds)> sleep;
   const Clock* clock = &SystemClock::Get();
 };

@@ -2,6 +2,7 @@
 #include "engine/simulated_runner.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -11,6 +12,19 @@ namespace kvwire::engine {
 using scheduler::RunnerOutput;
 using scheduler::ScheduledRequest;
 using scheduler::SchedulerOutput;
+
+namespace {
+
+// *sum += time * count, up to the longest time. REQUIRES: time is not negative.
+void AddTimes(std::chrono::nanoseconds time, std::int64_t count, std::int64_t* sum) {
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(std::int64_t{time.count()}, count, &product) ||
+      __builtin_add_overflow(*sum, product, sum)) {
+    *sum = std::numeric_limits<std::int64_t>::max();
+  }
+}
+
+}  // namespace
 
 std::chrono::nanoseconds TimeModel::Duration(const SchedulerOutput& step) const noexcept {
   std::int64_t prefill_tokens = 0;
@@ -22,15 +36,22 @@ std::chrono::nanoseconds TimeModel::Duration(const SchedulerOutput& step) const 
       prefill_tokens += request.num_scheduled_tokens;
     }
   }
-  std::chrono::nanoseconds duration = decode_per_request * decoding;
-  if (prefill_tokens > 0) duration += prefill_overhead + prefill_per_token * prefill_tokens;
-  return duration;
+  std::int64_t duration = 0;
+  AddTimes(decode_per_request, decoding, &duration);
+  if (prefill_tokens > 0) {
+    AddTimes(prefill_overhead, 1, &duration);
+    AddTimes(prefill_per_token, prefill_tokens, &duration);
+  }
+  return std::chrono::nanoseconds(duration);
 }
 
 Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(const Options& options) {
-  if (options.num_blocks == 0 || options.block_size == 0) {
-    return MakeError(ErrorCode::kInvalidArgument, fmt::format("num_blocks ({}) and block_size ({}) must be 1 or more",
-                                                              options.num_blocks, options.block_size));
+  if (options.num_blocks < 2) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("num_blocks is {}; allowed: 2 or more", options.num_blocks));
+  }
+  if (options.block_size == 0) {
+    return MakeError(ErrorCode::kInvalidArgument, "block_size is 0; allowed: 1 or more");
   }
   if (options.num_output_tokens == 0 || options.first_output_token > kMaxTokenId ||
       options.num_output_tokens - 1 > kMaxTokenId - options.first_output_token) {
@@ -38,11 +59,17 @@ Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(const Options& 
                      fmt::format("output tokens [{0}, {0} + {1}) must be at least one token and within [0, {2}]",
                                  options.first_output_token, options.num_output_tokens, kMaxTokenId));
   }
-  const std::size_t bytes = static_cast<std::size_t>(options.num_blocks) * options.block_size * sizeof(std::uint64_t);
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const std::size_t slots = static_cast<std::size_t>(options.num_blocks) * options.block_size;
+  std::size_t bytes = 0;
+  void* memory = MAP_FAILED;
+  if (!__builtin_mul_overflow(slots, sizeof(std::uint64_t), &bytes)) {
+    memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
   if (memory == MAP_FAILED) {
-    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot reserve {} bytes for {} blocks of {} tokens", bytes,
-                                                          options.num_blocks, options.block_size));
+    return MakeError(ErrorCode::kUnavailable,
+                     fmt::format("cannot reserve {} bytes for each token of {} blocks of {} "
+                                 "tokens",
+                                 sizeof(std::uint64_t), options.num_blocks, options.block_size));
   }
   return std::unique_ptr<SimulatedRunner>(new SimulatedRunner(options, static_cast<std::uint64_t*>(memory), bytes));
 }

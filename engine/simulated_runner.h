@@ -18,6 +18,7 @@ struct TimeModel {
   std::chrono::nanoseconds prefill_per_token{0};   // per computed (uncached) prompt token
   std::chrono::nanoseconds decode_per_request{0};  // per request that computes only its newest token
 
+  // What is too long for the type becomes the longest time.
   std::chrono::nanoseconds Duration(const scheduler::SchedulerOutput& step) const noexcept;
   bool is_zero() const noexcept { return *this == TimeModel{}; }
 
@@ -36,7 +37,7 @@ struct TimeModel {
 class SimulatedRunner final : public scheduler::ModelRunner {
  public:
   struct Options {
-    std::uint32_t num_blocks = 0;  // as the scheduler counts them, null block included
+    std::uint32_t num_blocks = 0;  // as the scheduler counts them, null block included; at least 2
     std::uint32_t block_size = 16;
     TokenId first_output_token = 131072;
     std::uint32_t num_output_tokens = 20864;

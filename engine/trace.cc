@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "kv_events/escape_text.h"
 
 namespace kvwire::engine {
 
@@ -16,13 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 // A value as it goes into a message.
-std::string Shorten(std::string text) {
-  constexpr std::size_t kLimit = 60;
-  if (text.size() > kLimit) text = text.substr(0, kLimit) + "...";
-  return text;
-}
-
-std::string Print(const Json& value) { return Shorten(value.dump(-1, ' ', false, Json::error_handler_t::replace)); }
+std::string Print(const Json& value) { return ShortText(value.dump(-1, ' ', false, Json::error_handler_t::replace)); }
 
 tl::unexpected<Error> FieldError(std::uint64_t line, std::string_view field, std::string_view value,
                                  std::string_view expected) {
@@ -101,7 +100,7 @@ Result<TraceRequest> ParseTraceLine(std::uint64_t line, std::string_view text) {
   const Json object = Json::parse(text, nullptr, false);
   if (!object.is_object()) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("trace line {}: \"{}\" is not a JSON object", line, Shorten(std::string(text))));
+                     fmt::format("trace line {}: \"{}\" is not a JSON object", line, ShortText(text)));
   }
   TraceRequest request;
   request.line = line;
@@ -143,10 +142,16 @@ std::vector<TokenId> TracePromptTokens(const TraceRequest& request) {
 }
 
 Result<std::unique_ptr<TraceReader>> TraceReader::Open(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown)) {
+    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot read the trace \"{}\": is a directory", path));
+  }
+  errno = 0;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : -1;
   if (size < 0 || !file.seekg(0)) {
-    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot read the trace \"{}\"", path));
+    return MakeError(ErrorCode::kUnavailable,
+                     fmt::format("cannot read the trace \"{}\": {}", path, std::strerror(errno != 0 ? errno : EIO)));
   }
   return std::unique_ptr<TraceReader>(new TraceReader(path, std::move(file), static_cast<std::uint64_t>(size)));
 }

@@ -21,19 +21,16 @@ Result<ReplaySummary> TraceReplay::Run() {
     if (!looked || std::chrono::nanoseconds(time - *looked) >= kLongestNap || !engine_.has_work()) {
       looked = time;
       Report();
-      summary_.stopped = options_.stop && options_.stop();
+      summary_.stopped = Stopping();
       if (summary_.stopped) break;
     }
     const MonotonicNanos now = options_.speed > 0 ? time : 0;
-    while (true) {
-      const Status peeked = Peek();
-      if (!peeked) return tl::unexpected<Error>(peeked.error());
-      if (!next_.has_value() || !Admits(now)) break;
-      AddNext();
-    }
+    const Status added = AddDue(now);
+    if (!added) return tl::unexpected<Error>(added.error());
     if (!engine_.has_work()) {
-      if (!next_.has_value()) break;
-      Idle(now);
+      if (!next_.has_value() && ended_) break;
+      // Without a speed only a stop leaves an idle engine with requests to add.
+      if (next_.has_value() && options_.speed > 0) Idle(now);
       continue;
     }
     const EngineCore::StepResult step = engine_.Step();
@@ -43,6 +40,17 @@ Result<ReplaySummary> TraceReplay::Run() {
   summary_.wall = std::chrono::nanoseconds(options_.clock->Now() - start_);
   Report();
   return summary_;
+}
+
+// Requests that are refused take no room in the engine, so that this may pass a whole trace: it looks for a stop.
+Status TraceReplay::AddDue(MonotonicNanos now) {
+  while (!Stopping()) {
+    const Status peeked = Peek();
+    if (!peeked) return peeked;
+    if (!next_.has_value() || !Admits(now)) break;
+    AddNext();
+  }
+  return {};
 }
 
 // Makes next_ the request to be taken next; nothing at the end.

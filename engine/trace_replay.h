@@ -24,7 +24,8 @@ struct ReplayProgress {
 struct ReplayOptions {
   std::uint64_t limit = 0;  // requests to take from the trace; 0: all
   double speed = 0;  // trace time runs so many times faster than the clock; 0: requests come as they can be served
-  // All may be empty, except `sleep` when speed is not zero. Called on the caller's thread, between steps.
+  // All may be empty, except `sleep` when speed is not zero; `sleep` may return early. Called on the caller's thread,
+  // between steps.
   std::function<bool()> stop;
   std::function<void(const ReplayProgress&)> progress;
   std::function<void(std::uint64_t ordinal)> on_batch;  // the batch that a step published, counted from 0
@@ -55,7 +56,9 @@ class TraceReplay {
 
  private:
   Status Peek();
+  Status AddDue(MonotonicNanos now);
   bool Admits(MonotonicNanos now) const;
+  bool Stopping() const { return options_.stop && options_.stop(); }
   MonotonicNanos DueAt(const TraceRequest& request) const;
   void AddNext();
   void Idle(MonotonicNanos now);

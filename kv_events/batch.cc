@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace kvwire {
 
@@ -41,6 +42,23 @@ bool Same(const BlockRemoved& a, const BlockRemoved& b) {
 bool Same(const AllBlocksCleared&, const AllBlocksCleared&) { return true; }
 
 }  // namespace
+
+KVEventBatch::KVEventBatch(KVEventBatch&& other) noexcept { *this = std::move(other); }
+
+KVEventBatch& KVEventBatch::operator=(KVEventBatch&& other) noexcept {
+  if (this == &other) return *this;
+  ts = other.ts;
+  data_parallel_rank = other.data_parallel_rank;
+  records_ = std::move(other.records_);
+  hashes_ = std::move(other.hashes_);
+  tokens_ = std::move(other.tokens_);
+  extras_ = std::move(other.extras_);
+  texts_ = std::move(other.texts_);
+  num_texts_ = other.num_texts_;
+  // The texts go with their count: one that stayed behind would name texts that are no longer there.
+  other.Clear();
+  return *this;
+}
 
 std::uint32_t KVEventBatch::Intern(const std::optional<std::string_view>& text) {
   if (!text) return kNone;

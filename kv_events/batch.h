@@ -17,13 +17,21 @@ namespace kvwire {
 // of hashes, tokens and extra keys that small event records point into, so that Clear() keeps the memory and recording
 // a block costs no allocation at steady state. Walk it with Visit().
 //
-// A value: copyable, comparable (by content, not by layout). Const methods may be called from several threads.
+// A value: copyable, comparable (by content, not by layout). A batch that was moved away is empty, like a new one.
+// Const methods may be called from several threads.
 class KVEventBatch {
  public:
   using Event = std::variant<BlockStored, BlockRemoved, AllBlocksCleared>;
 
   double ts = 0;                                   // Unix seconds
   std::optional<std::int64_t> data_parallel_rank;  // stamped by the publisher when unset
+
+  KVEventBatch() = default;
+  KVEventBatch(const KVEventBatch&) = default;
+  KVEventBatch& operator=(const KVEventBatch&) = default;
+  KVEventBatch(KVEventBatch&& other) noexcept;
+  KVEventBatch& operator=(KVEventBatch&& other) noexcept;  // to itself: nothing happens
+  ~KVEventBatch() = default;
 
   // Appends a copy. REQUIRES: stored.extra_keys.per_block is empty or as long as stored.block_hashes.
   void Add(const BlockStored& stored);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <set>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "kv_events/escape_text.h"
 #include "kv_events/events.h"
 
 namespace kvwire {
@@ -46,6 +48,8 @@ constexpr std::string_view kLaterKeys[] = {"token_ids", "heartbeat_interval_ms",
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
+// Stands for every number that is larger.
+constexpr double kLargestDouble = std::numeric_limits<double>::max();
 constexpr std::string_view kHashEnvironment = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES";
 
 tl::unexpected<Error> Invalid(std::string message) {
@@ -70,6 +74,9 @@ std::string NamesOf(const Choice<T> (&choices)[N]) {
 // A value as messages show it.
 std::string Shown(const Json& value) {
   constexpr std::size_t kLimit = 120;
+  if (value.is_number_float() && std::abs(value.get<double>()) == kLargestDouble) {
+    return fmt::format("a number {} {:.1e}", value.get<double>() > 0 ? "above" : "below", value.get<double>());
+  }
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   if (text.size() > kLimit) text = text.substr(0, kLimit) + "...";
   return text;
@@ -90,6 +97,16 @@ bool IsAlnum(char c) { return IsDigit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' 
 // Continues a number or a word, so that the suffix of 10kB is not taken for one.
 bool IsTokenChar(char c) { return IsAlnum(c) || c == '.' || c == '+' || c == '-' || c == '_'; }
 
+// A number that no double holds, as the largest one; nothing when `token` is no such number.
+std::optional<std::string> CapNumber(std::string_view token) {
+  if (token.front() == '+' || token.find_first_not_of("0123456789.eE+-") != std::string_view::npos) return std::nullopt;
+  const std::string text(token);
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (!std::isinf(value) || end != text.c_str() + text.size()) return std::nullopt;
+  return fmt::format("{}", value > 0 ? kLargestDouble : -kLargestDouble);
+}
+
 // "10k" as "10000"; nothing when `token` is not a number with a suffix; an error when it is one without a value.
 Result<std::optional<std::string>> ExpandNumber(std::string_view token) {
   constexpr std::string_view kDecimal = "kmgt";
@@ -108,11 +125,11 @@ Result<std::optional<std::string>> ExpandNumber(std::string_view token) {
   const std::size_t binary = kBinary.find(suffix);
   if (!shaped || (decimal == std::string_view::npos && binary == std::string_view::npos)) return std::nullopt;
   if (binary != std::string_view::npos && dot != std::string_view::npos) {
-    return Invalid(fmt::format("{}: K, M, G and T (powers of 1024) take whole numbers", token));
+    return Invalid(fmt::format("{}: K, M, G and T (powers of 1024) take whole numbers", ShortText(token)));
   }
   while (fraction.ends_with('0')) fraction.remove_suffix(1);
   const std::size_t power = binary != std::string_view::npos ? binary + 1 : 3 * (decimal + 1);
-  if (fraction.size() > power) return Invalid(fmt::format("{} is not a whole number", token));
+  if (fraction.size() > power) return Invalid(fmt::format("{} is not a whole number", ShortText(token)));
 
   std::int64_t value = 0;
   bool overflow = false;
@@ -122,7 +139,9 @@ Result<std::optional<std::string>> ExpandNumber(std::string_view token) {
   for (const char digit : whole) append(10, digit - '0');
   for (const char digit : fraction) append(10, digit - '0');
   for (std::size_t i = fraction.size(); i < power; ++i) append(binary != std::string_view::npos ? 1024 : 10, 0);
-  if (overflow) return Invalid(fmt::format("{} is above {}", token, kInt64Max));
+  if (overflow)
+    return Invalid(
+        fmt::format("{} is {} {}", ShortText(token), negative ? "below" : "above", negative ? -kInt64Max : kInt64Max));
   return fmt::format("{}{}", negative ? "-" : "", value);
 }
 
@@ -150,19 +169,26 @@ Result<std::string> ExpandNumbers(std::string_view text) {
     const std::string_view token = text.substr(start, i - start);
     const auto number = ExpandNumber(token);
     if (!number) {
-      return MakeError(ErrorCode::kInvalidArgument, fmt::format("{}{}{}", number.error().message,
-                                                                last_string.empty() ? "" : ", after ", last_string));
+      return MakeError(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}{}{}", number.error().message, last_string.empty() ? "" : ", after ", ShortText(last_string)));
     }
-    expanded += *number ? std::string_view(**number) : token;
+    expanded += *number ? **number : CapNumber(token).value_or(std::string(token));
   }
   return expanded;
 }
 
 // JSON without duplicate keys.
 Result<Json> ParseJson(std::string_view text) {
+  // Printing and comparing a value take stack by its depth; a configuration has two levels.
+  constexpr int kMaxDepth = 32;
+  bool too_deep = false;
   std::vector<std::set<std::string>> open;
   std::string duplicate;
-  const Json::parser_callback_t watch = [&](int, Json::parse_event_t event, Json& parsed) {
+  // False drops what was parsed, so that nothing deep is ever built.
+  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    too_deep = too_deep || depth > kMaxDepth;
+    if (too_deep) return false;
     if (event == Json::parse_event_t::object_start) open.emplace_back();
     if (event == Json::parse_event_t::object_end) open.pop_back();
     if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
@@ -172,10 +198,11 @@ Result<Json> ParseJson(std::string_view text) {
   };
   try {
     Json json = Json::parse(text, watch);
+    if (too_deep) return Invalid(fmt::format("more than {} objects and lists inside each other", kMaxDepth));
     if (!duplicate.empty()) return Invalid(fmt::format("key {} is given twice", Shown(duplicate)));
     return json;
   } catch (const Json::exception& error) {
-    return Invalid(fmt::format("not valid JSON: {}", error.what()));
+    return Invalid(fmt::format("not valid JSON: {}", ShortText(error.what(), 200)));
   }
 }
 
@@ -209,7 +236,7 @@ void Merge(Json value, Json* target) {
 
 Status ApplyDotted(const KVEventsConfig::DottedSetting& setting, Json* root) {
   if (setting.key.ends_with('+')) {
-    return Invalid(fmt::format("{}: appending with + is for lists, and no key is a list", setting.key));
+    return Invalid(fmt::format("{}: appending with + is for lists, and no key is a list", ShortText(setting.key)));
   }
   Result<Json> value = ParseDottedValue(setting.value);
   if (!value) return tl::unexpected(value.error());
@@ -219,13 +246,19 @@ Status ApplyDotted(const KVEventsConfig::DottedSetting& setting, Json* root) {
     Json& child = (*node)[std::string(rest.substr(0, dot))];
     if (child.is_null()) child = Json::object();
     if (!child.is_object()) {
-      return Invalid(fmt::format("{}: \"{}\" is not an object but {}", setting.key, rest.substr(0, dot), Shown(child)));
+      return Invalid(fmt::format("{}: \"{}\" is not an object but {}", ShortText(setting.key),
+                                 ShortText(rest.substr(0, dot)), Shown(child)));
     }
     node = &child;
     rest.remove_prefix(dot + 1);
   }
   Merge(std::move(*value), &(*node)[std::string(rest)]);
   return {};
+}
+
+bool IsNumber(const std::string& text) {
+  const Result<std::string> expanded = ExpandNumbers(text);
+  return expanded && Json::parse(*expanded, nullptr, false).is_number();
 }
 
 // Reads the keys of one object and remembers the first error and every key that was asked for.
@@ -248,7 +281,12 @@ class ObjectReader {
                               ? found->get<std::uint64_t>() <= static_cast<std::uint64_t>(max) &&
                                     static_cast<std::int64_t>(found->get<std::uint64_t>()) >= min
                               : found->is_number_integer() && found->get<std::int64_t>() >= min;
-    if (!in_range) return Refuse(key, fmt::format("a whole number from {} to {}", min, max), *found);
+    // A text that would be a number without its quotes.
+    const bool quoted = found->is_string() && IsNumber(found->get<std::string>());
+    if (!in_range) {
+      return Refuse(key, fmt::format("a whole number from {} to {}{}", min, max, quoted ? ", without quotes" : ""),
+                    *found);
+    }
     *value = static_cast<Int>(found->get<std::int64_t>());
   }
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "kv_events/config.h"
+#include "kv_events/escape_text.h"
 
 namespace kvwire {
 
@@ -64,8 +65,8 @@ std::string ProfileNames() {
 Status ApplyProfile(std::string_view name, KVEventsConfig::Extensions* extensions) {
   const auto* const found = std::ranges::find(kProfiles, name, &Profile::name);
   if (found == std::end(kProfiles)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("kvwire.profile: Input should be one of {}, found \"{}\"", ProfileNames(), name));
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("kvwire.profile: Input should be one of {}, found \"{}\"",
+                                                              ProfileNames(), ShortText(name)));
   }
   extensions->profile = found->name;
   extensions->event_format = found->event_format;

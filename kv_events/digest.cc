@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "kv_events/escape_text.h"
 #include "kv_events/events.h"
 
 namespace kvwire {
@@ -63,7 +64,7 @@ std::string StateDigest::ToString() const {
   std::string text;
   for (const Entry& entry : entries()) {
     if (!text.empty()) text += ' ';
-    text += fmt::format("{}/{} {}:{:016x}", entry.group, entry.medium, entry.count, entry.sum);
+    text += fmt::format("{}/{} {}:{:016x}", entry.group, EscapeField(entry.medium), entry.count, entry.sum);
   }
   return text.empty() ? "empty" : text;
 }

@@ -29,7 +29,7 @@ struct PublisherStats {
   std::uint64_t queued = 0;
   std::uint64_t queued_bytes = 0;
   std::uint64_t bytes_sent = 0;        // payload bytes
-  std::uint64_t subscriptions = 0;     // present now; a subscriber has one per topic prefix
+  std::uint64_t subscriptions = 0;     // present now, to this stream's topic
   std::uint64_t replay_requests = 0;   // answered or being answered
   std::uint64_t replay_malformed = 0;  // requests of a wrong shape
   std::uint64_t replay_dropped = 0;    // clients given up: gone, or no progress before the deadline

@@ -11,7 +11,7 @@ import sys
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 ZMQ = {"zmq.h", "zmq.hpp", "zmq_addon.hpp"}
 # Headers that only the executable uses may include its libraries.
-NOT_PUBLIC = "engine/cli/"
+NOT_PUBLIC = ("engine/cli/", "engine/http/")
 
 
 def read_rules(path):

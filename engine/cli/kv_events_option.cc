@@ -17,22 +17,16 @@ void KVEventsOption::AddTo(CLI::App& command) {
   // The keys are those that the configuration itself prints, so that this list cannot fall behind. Keys it does not
   // print because they are unset by default are added by name.
   const nlohmann::json defaults = nlohmann::json::parse(KVEventsConfig{}.ToJson(), nullptr, false);
-  std::vector<std::string> keys{"publisher", "replay_endpoint", "kvwire"};
-  for (const auto& item : defaults.items()) {
-    if (item.key() != "publisher" && item.key() != "replay_endpoint" && item.key() != "kvwire") {
-      keys.push_back(item.key());
-    }
-    if (!item.value().is_object()) continue;
-    for (const auto& inner : item.value().items()) keys.push_back(item.key() + "." + inner.key());
-  }
-  for (const std::string& key : keys) {
-    const bool nested = key.find('.') != std::string::npos;
-    const std::string top = nested ? key.substr(0, key.find('.')) : key;
-    const auto value = defaults.find(top);
-    std::string text;
-    if (value != defaults.end() && nested) text = value->at(key.substr(top.size() + 1)).dump();
-    if (value != defaults.end() && !nested && !value->is_object() && !value->is_null()) text = value->dump();
-    AddDotted(command, key, text.empty() ? "" : "default " + text);
+  AddDotted(command, "publisher", "");
+  AddDottedKeys(command, "", defaults);
+}
+
+// A key of each value and of each object, to any depth.
+void KVEventsOption::AddDottedKeys(CLI::App& command, const std::string& prefix, const nlohmann::json& object) {
+  for (const auto& [name, value] : object.items()) {
+    const std::string key = prefix + name;
+    AddDotted(command, key, value.is_object() || value.is_null() ? "" : "default " + value.dump());
+    if (value.is_object()) AddDottedKeys(command, key + ".", value);
   }
 }
 

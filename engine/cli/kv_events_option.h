@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "kv_events/config.h"
 #include "kv_events/error.h"
@@ -25,6 +26,7 @@ class KVEventsOption {
   Result<KVEventsConfig> Config() const;
 
  private:
+  void AddDottedKeys(CLI::App& command, const std::string& prefix, const nlohmann::json& object);
   void AddDotted(CLI::App& command, const std::string& key, const std::string& description);
 
   std::string json_;

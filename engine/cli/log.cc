@@ -6,6 +6,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "kv_events/escape_text.h"
+
 namespace kvwire::engine {
 
 namespace {
@@ -28,7 +30,7 @@ spdlog::level::level_enum LevelOf(LogLevel level) {
 
 LogSink StderrLog() {
   static const std::shared_ptr<spdlog::logger> logger = spdlog::stderr_color_mt("kvwire");
-  return [](LogLevel level, std::string_view text) { logger->log(LevelOf(level), "{}", text); };
+  return [](LogLevel level, std::string_view text) { logger->log(LevelOf(level), "{}", EscapeText(text)); };
 }
 
 }  // namespace kvwire::engine

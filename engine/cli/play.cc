@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/number_options.h"
+#include "engine/cli/output.h"
 #include "engine/cli/play_player.h"
 #include "engine/cli/stop_signal.h"
 #include "kv_events/clock.h"
+#include "kv_events/escape_text.h"
 #include "kv_events/subscribe/recording.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/zmq_context.h"
@@ -24,6 +28,8 @@ namespace kvwire::engine {
 namespace {
 
 constexpr int kExitFailed = 1;
+constexpr int kExitStopped = 130;  // as a shell reports an interrupted command
+constexpr MonotonicNanos kLonelyAfter = 5'000'000'000;
 constexpr std::chrono::milliseconds kLook(20);
 constexpr std::chrono::milliseconds kSocketLinger(2000);
 
@@ -42,47 +48,77 @@ void AddOptions(CLI::App& command, PlayOptions& options) {
   command.add_option("--endpoint", options.endpoint, "Address to publish at")->capture_default_str();
   command.add_option("--replay-endpoint", options.replay_endpoint, "Address to answer replay requests at");
   command.add_flag("--connect", options.connect, "Connect to the endpoint, where a subscriber listens");
-  command.add_option("--speed", options.player.speed, "Times as fast as recorded; 0: as fast as it goes")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command.add_option("--buffer-steps", options.player.buffer_steps, "Messages kept for replay")->capture_default_str();
-  command.add_flag("--wait-for-subscriber", options.wait_for_subscriber, "Start when somebody subscribes");
-  command.add_option("--linger", options.linger, "Serve replay requests so many seconds after the last message")
-      ->check(CLI::NonNegativeNumber);
+  AddNumber(command, "--speed", &options.player.speed, "Times as fast as recorded; 0: as fast as it goes");
+  AddCount(command, "--buffer-steps", &options.player.buffer_steps, {}, "Messages kept for replay");
+  command.add_flag("--wait-for-subscriber", options.wait_for_subscriber,
+                   "Start when somebody subscribes to the topic of the first message");
+  AddSeconds(command, "--linger", &options.linger, "Serve replay requests so many seconds after the last message");
+}
+
+struct Addresses {
+  Endpoint publish;
+  std::optional<Endpoint> replay;
+};
+
+// An address that other processes can reach.
+Result<Endpoint> ParseAddress(const std::string& text, std::string_view flag) {
+  Result<Endpoint> endpoint = Endpoint::Parse(text, flag);
+  if (endpoint && endpoint->scheme == Endpoint::Scheme::kInproc) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: \"{}\": nobody outside this process can reach it; allowed: tcp://HOST:PORT or "
+                                 "ipc://PATH",
+                                 flag, text));
+  }
+  return endpoint;
+}
+
+Result<Addresses> ParseAddresses(const PlayOptions& options) {
+  constexpr std::string_view kFlag = "--endpoint";
+  constexpr std::string_view kReplayFlag = "--replay-endpoint";
+  const Result<Endpoint> publish = ParseAddress(options.endpoint, kFlag);
+  if (!publish) return tl::unexpected<Error>(publish.error());
+  if (options.connect) {
+    if (const Status connects = CheckConnects(*publish, kFlag); !connects) return tl::unexpected(connects.error());
+  }
+  if (options.replay_endpoint.empty()) return Addresses{*publish, std::nullopt};
+  const Result<Endpoint> replay = ParseAddress(options.replay_endpoint, kReplayFlag);
+  if (!replay) return tl::unexpected<Error>(replay.error());
+  if (AddressesMeet(*publish, *replay, options.connect ? SocketMode::kConnect : SocketMode::kBind)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} \"{}\" and {} \"{}\" are the same address; allowed: two different ones", kFlag,
+                                 options.endpoint, kReplayFlag, options.replay_endpoint));
+  }
+  return Addresses{*publish, *replay};
 }
 
 struct Play {
   std::unique_ptr<ZmqLink> publish;
   std::unique_ptr<ZmqLink> replay;
   std::unique_ptr<RecordingPlayer> player;
+  std::optional<MonotonicNanos> alone_since;  // connected, and nobody answered yet
 };
 
 Result<Play> Open(const PlayOptions& options) {
   auto reader = RecordingReader::Open(options.file);
   if (!reader) return tl::unexpected<Error>(reader.error());
-  const Result<Endpoint> endpoint = Endpoint::Parse(options.endpoint, "--endpoint");
-  if (!endpoint) return tl::unexpected<Error>(endpoint.error());
-  std::optional<Endpoint> replay_endpoint;
-  if (!options.replay_endpoint.empty()) {
-    const Result<Endpoint> parsed = Endpoint::Parse(options.replay_endpoint, "--replay-endpoint");
-    if (!parsed) return tl::unexpected<Error>(parsed.error());
-    replay_endpoint = *parsed;
-  }
-  const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
+  const Result<Addresses> addresses = ParseAddresses(options);
+  if (!addresses) return tl::unexpected<Error>(addresses.error());
   Play play;
   LinkOptions link;
   // A recording played as fast as it goes must not outrun its watcher's pipe.
   link.send_hwm = 0;
-  auto publish = options.connect ? ZmqLink::Connect(context, LinkKind::kPub, *endpoint, link)
-                                 : ZmqLink::Bind(context, LinkKind::kPub, *endpoint, link);
+  link.watch_peers = options.connect;
+  auto publish = options.connect ? ZmqLink::Connect(ZmqContext::Shared(), LinkKind::kPub, addresses->publish, link)
+                                 : ZmqLink::Bind(ZmqContext::Shared(), LinkKind::kPub, addresses->publish, link);
   if (!publish) return tl::unexpected<Error>(publish.error());
   play.publish = *std::move(publish);
   play.publish->SetLinger(kSocketLinger);
-  if (replay_endpoint) {
-    auto replay = ZmqLink::Bind(context, LinkKind::kRouter, *replay_endpoint, LinkOptions());
+  if (addresses->replay) {
+    auto replay = ZmqLink::Bind(ZmqContext::Shared(), LinkKind::kRouter, *addresses->replay, LinkOptions());
     if (!replay) return tl::unexpected<Error>(replay.error());
     play.replay = *std::move(replay);
   }
+  if (options.connect) play.alone_since = SystemClock::Get().Now();
   play.player =
       std::make_unique<RecordingPlayer>(options.player, *std::move(reader), play.publish.get(), play.replay.get());
   return play;
@@ -93,11 +129,36 @@ void Sleep(const Play& play, std::chrono::microseconds time) {
   WaitForInput(links, nullptr, time);
 }
 
-void WaitForSubscriber(const Play& play) {
-  while (!StopRequested()) {
+void WarnAlone(Play& play) {
+  play.alone_since.reset();
+  PrintError("play", fmt::format("warning: nobody listens at {}, which it connects to; messages are lost until "
+                                 "somebody does",
+                                 play.publish->endpoint()));
+}
+
+// Once, when nobody has answered for a while.
+void WarnIfAlone(Play& play) {
+  if (!play.alone_since) return;
+  if (play.publish->peers().connected > 0) {
+    play.alone_since.reset();
+  } else if (SystemClock::Get().Now() - *play.alone_since >= kLonelyAfter) {
+    WarnAlone(play);
+  }
+}
+
+// A subscription is the byte 1 and the topic's beginning.
+bool Subscribes(const InFrames& frames, std::string_view topic) {
+  if (frames.empty() || frames[0].empty() || frames[0][0] != 1) return false;
+  return topic.starts_with(
+      std::string_view(reinterpret_cast<const char*>(frames[0].data()), frames[0].size()).substr(1));
+}
+
+void WaitForSubscriber(Play& play) {
+  const std::optional<std::string> topic = play.player->next_topic();
+  while (topic && !StopRequested()) {
+    WarnIfAlone(play);
     const std::optional<InFrames> frames = play.publish->TryReceive();
-    // A subscription is the byte 1 and the topic's beginning.
-    if (frames && !frames->empty() && !(*frames)[0].empty() && (*frames)[0][0] == 1) return;
+    if (frames && Subscribes(*frames, *topic)) return;
     if (!frames) Sleep(play, kLook);
   }
 }
@@ -107,12 +168,13 @@ void Run(const PlayOptions& options, Play& play) {
   std::optional<MonotonicNanos> end;
   while (!StopRequested()) {
     const MonotonicNanos now = clock.Now();
+    WarnIfAlone(play);
     // Later subscriptions are of no interest, but would wake every sleep.
     for (int i = 0; i < 64 && play.publish->TryReceive(); ++i) {
     }
     if (play.player->DoWork(now) > 0) continue;
     if (play.player->ended()) {
-      if (!end) end = now + static_cast<MonotonicNanos>(options.linger * 1e9);
+      if (!end) end = now + NanosOf(options.linger);
       if (now >= *end && !play.player->replaying()) return;
     }
     std::chrono::microseconds sleep = kLook;
@@ -123,32 +185,47 @@ void Run(const PlayOptions& options, Play& play) {
   }
 }
 
-int RunPlay(const PlayOptions& options) {
-  Result<Play> play = Open(options);
-  if (!play) {
-    fmt::print(stderr, "kvwire play: {}\n", play.error().message);
-    return kExitFailed;
-  }
-  fmt::print("playing at {}{}{}\n", play->publish->endpoint(), play->replay ? ", replay at " : "",
-             play->replay ? play->replay->endpoint() : "");
-  std::fflush(stdout);
-  if (options.wait_for_subscriber) WaitForSubscriber(*play);
-  Run(options, *play);
-  fmt::print("played {} messages, {} bytes of payload\n", play->player->messages(), play->player->bytes());
-  if (!play->player->ended()) return 0;
-  switch (*play->player->ended()) {
+// Whether the whole recording was played, said on stderr if not.
+int Outcome(const PlayOptions& options, const RecordingPlayer& player) {
+  if (!player.ended()) return kExitStopped;
+  switch (*player.ended()) {
     case RecordingReader::Outcome::kMessage:
     case RecordingReader::Outcome::kEnd:
-      return 0;
+      if (player.messages() > 0) return 0;
+      PrintError("play", fmt::format("{} has no messages", options.file));
+      return kExitFailed;
     case RecordingReader::Outcome::kTruncated:
-      fmt::print(stderr, "kvwire play: {} ends inside a message, at byte {}\n", options.file,
-                 play->player->good_bytes());
-      return 0;
+      PrintError("play", fmt::format("{} ends inside a message, at byte {}", options.file, player.good_bytes()));
+      return kExitFailed;
     case RecordingReader::Outcome::kDamaged:
-      fmt::print(stderr, "kvwire play: {} is damaged at byte {}\n", options.file, play->player->good_bytes());
+      PrintError("play", fmt::format("{} is damaged at byte {}", options.file, player.good_bytes()));
       return kExitFailed;
   }
   return kExitFailed;
+}
+
+int RunPlay(const PlayOptions& options) {
+  Result<Play> play = Open(options);
+  if (!play) {
+    PrintError("play", play.error().message);
+    return kExitFailed;
+  }
+  std::string addresses = play->publish->endpoint();
+  if (play->replay) addresses += ", replay at " + play->replay->endpoint();
+  Print(fmt::format("playing at {}\n", EscapeText(addresses)));
+  Status written = FlushStdout();
+  if (written) {
+    if (options.wait_for_subscriber) WaitForSubscriber(*play);
+    Run(options, *play);
+    if (play->alone_since && play->publish->peers().connected == 0) WarnAlone(*play);
+    Print(fmt::format("played {} messages, {} bytes of payload\n", play->player->messages(), play->player->bytes()));
+    written = FlushStdout();
+  }
+  if (!written) {
+    PrintError("play", written.error().message);
+    return kExitFailed;
+  }
+  return Outcome(options, *play->player);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cli/play_player.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,14 +23,22 @@ RecordingPlayer::RecordingPlayer(const Options& options, std::unique_ptr<Recordi
 std::size_t RecordingPlayer::DoWork(MonotonicNanos now) {
   std::size_t work = 0;
   while (work < kMessagesPerCall) {
-    if (!next_) Load(now);
-    if (!next_ || now < due_ || !PublishNext()) break;
+    if (!next_) Load();
+    if (!next_) break;
+    if (!due_) due_ = DueAt(*next_, now);
+    if (now < *due_ || !PublishNext()) break;
     ++work;
   }
   return work + (service_ ? service_->DoWork(now) : 0);
 }
 
-void RecordingPlayer::Load(MonotonicNanos now) {
+std::optional<std::string> RecordingPlayer::next_topic() {
+  if (!next_) Load();
+  if (!next_) return std::nullopt;
+  return next_->topic;
+}
+
+void RecordingPlayer::Load() {
   if (ended_) return;
   RecordedMessage message;
   const RecordingReader::Outcome outcome = reader_->Next(&message);
@@ -37,17 +46,22 @@ void RecordingPlayer::Load(MonotonicNanos now) {
     ended_ = outcome;
     return;
   }
+  payload_ = std::make_shared<const std::vector<std::uint8_t>>(std::exchange(message.payload, {}));
+  next_ = std::move(message);
+  due_.reset();
+}
+
+// The clock of the first message starts when it is played.
+MonotonicNanos RecordingPlayer::DueAt(const RecordedMessage& message, MonotonicNanos now) {
+  constexpr double kNever = 4e18;  // nanoseconds; more than a century
   if (!started_) {
     started_ = now;
     first_wall_ = message.wall_nanos;
   }
-  due_ = *started_;
   // The recorder's wall clock may have stepped back; such a message is due at once.
-  if (options_.speed > 0 && message.wall_nanos > first_wall_) {
-    due_ += static_cast<MonotonicNanos>(static_cast<double>(message.wall_nanos - first_wall_) / options_.speed);
-  }
-  payload_ = std::make_shared<const std::vector<std::uint8_t>>(std::exchange(message.payload, {}));
-  next_ = std::move(message);
+  if (options_.speed <= 0 || message.wall_nanos <= first_wall_) return *started_;
+  const double offset = static_cast<double>(message.wall_nanos - first_wall_) / options_.speed;
+  return *started_ + static_cast<MonotonicNanos>(std::min(offset, kNever));
 }
 
 bool RecordingPlayer::PublishNext() {

@@ -33,13 +33,16 @@ class RecordingPlayer {
   RecordingPlayer(const Options& options, std::unique_ptr<RecordingReader> reader, FrameLink* publish,
                   FrameLink* replay);
 
+  // Topic of the message that comes next; nothing when there is none. May read it; its time is not affected.
+  std::optional<std::string> next_topic();
+
   // Publishes what is due, at most 32 messages, and serves replays. Returns how much was done.
   std::size_t DoWork(MonotonicNanos now);
 
   // How the recording ended; nothing while it is being played.
   std::optional<RecordingReader::Outcome> ended() const noexcept { return ended_; }
-  // When the next message is due; `now` or earlier: at once.
-  MonotonicNanos due() const noexcept { return due_; }
+  // When the next message is due, as far as DoWork knows; `now` or earlier: at once.
+  MonotonicNanos due() const noexcept { return due_.value_or(0); }
 
   std::uint64_t messages() const noexcept { return messages_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
@@ -48,7 +51,8 @@ class RecordingPlayer {
   bool replaying() const noexcept { return service_ && service_->clients() > 0; }
 
  private:
-  void Load(MonotonicNanos now);
+  void Load();
+  MonotonicNanos DueAt(const RecordedMessage& message, MonotonicNanos now);
   bool PublishNext();
   void BeginLife();
 
@@ -65,7 +69,7 @@ class RecordingPlayer {
   std::optional<RecordingReader::Outcome> ended_;
   std::optional<MonotonicNanos> started_;
   std::uint64_t first_wall_ = 0;
-  MonotonicNanos due_ = 0;
+  std::optional<MonotonicNanos> due_;  // of next_, once it was asked for
   std::uint64_t messages_ = 0;
   std::uint64_t bytes_ = 0;
 };

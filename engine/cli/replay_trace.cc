@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -16,6 +19,8 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/kv_events_option.h"
 #include "engine/cli/log.h"
+#include "engine/cli/number_options.h"
+#include "engine/cli/output.h"
 #include "engine/cli/replay_report.h"
 #include "engine/cli/stop_signal.h"
 #include "engine/engine_core.h"
@@ -23,6 +28,7 @@
 #include "engine/trace.h"
 #include "engine/trace_replay.h"
 #include "kv_events/config.h"
+#include "kv_events/escape_text.h"
 #include "kv_events/publish/factory.h"
 
 namespace kvwire::engine {
@@ -31,7 +37,7 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitStopped = 130;  // as a shell reports an interrupted command
-constexpr double kLongest = 1e9;   // bound of times given as numbers
+constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 28;
 constexpr std::uint64_t kRefusalsShown = 5;
 
 // Where a dump goes. Failing writes are reported by Close.
@@ -39,7 +45,7 @@ class DumpFile {
  public:
   static Result<std::unique_ptr<DumpFile>> Create(const std::string& path) {
     std::FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) return MakeError(ErrorCode::kUnavailable, fmt::format("cannot write \"{}\"", path));
+    if (file == nullptr) return Failed(path, errno);
     return std::unique_ptr<DumpFile>(new DumpFile(path, file));
   }
   ~DumpFile() {
@@ -49,22 +55,25 @@ class DumpFile {
   DumpFile& operator=(const DumpFile&) = delete;
 
   void Write(const std::string& line) {
-    failed_ = std::fwrite(line.data(), 1, line.size(), file_) != line.size() || failed_;
+    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() && reason_ == 0) reason_ = errno;
   }
 
   // The last call.
   Status Close() {
-    const bool failed = std::fclose(std::exchange(file_, nullptr)) != 0 || failed_;
-    if (failed) return MakeError(ErrorCode::kUnavailable, fmt::format("cannot write \"{}\"", path_));
+    if (std::fclose(std::exchange(file_, nullptr)) != 0 && reason_ == 0) reason_ = errno;
+    if (reason_ != 0) return Failed(path_, reason_);
     return {};
   }
 
  private:
+  static tl::unexpected<Error> Failed(const std::string& path, int reason) {
+    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot write \"{}\": {}", path, std::strerror(reason)));
+  }
   DumpFile(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
 
   const std::string path_;
   std::FILE* file_;
-  bool failed_ = false;
+  int reason_ = 0;  // of the first write that failed
 };
 
 class ReplayTraceCommand {
@@ -80,7 +89,7 @@ class ReplayTraceCommand {
   void WaitForSubscriber();
   void Drain();
   Status DumpState();
-  void PrintReport();
+  Status PrintReport();
   void Linger() const;
 
   std::string trace_;
@@ -116,33 +125,26 @@ void ReplayTraceCommand::AddTo(CLI::App& command) {
                   "Trace file: a JSON object per line with timestamp, input_length, output_length, hash_ids")
       ->required();
   events_option_.AddTo(command);
-  command.add_option("--num-blocks", config.num_blocks, "Blocks of the KV cache, the null block included")
-      ->capture_default_str();
-  command.add_option("--block-size", config.block_size, "Tokens per block")->capture_default_str();
-  command.add_option("--max-num-seqs", config.max_num_seqs, "Requests running at once")->capture_default_str();
-  command.add_option("--max-num-batched-tokens", config.max_num_batched_tokens, "Tokens computed per step")
-      ->capture_default_str();
-  command.add_option("--max-model-len", config.max_model_len, "Prompt and output tokens of one request")
-      ->capture_default_str();
+  AddCount(command, "--num-blocks", &config.num_blocks, {2, kMaxBlocks},
+           "Blocks of the KV cache, the null block included");
+  AddCount(command, "--block-size", &config.block_size, {1, kMaxTraceTokens}, "Tokens per block");
+  AddCount(command, "--max-num-seqs", &config.max_num_seqs, {1}, "Requests running at once");
+  AddCount(command, "--max-num-batched-tokens", &config.max_num_batched_tokens, {1}, "Tokens computed per step");
+  AddCount(command, "--max-model-len", &config.max_model_len, {2}, "Prompt and output tokens of one request");
   command.add_flag("--vllm-exact", config.vllm_exact, "Record events in vLLM's own order, one removal per copy");
   command.add_option("--prefix-caching-hash-algo", hash_algorithm_, "Identity of blocks; the seed is PYTHONHASHSEED")
       ->capture_default_str();
-  command.add_option("--limit", limit_, "Requests to take from the trace; 0: all")->capture_default_str();
-  command.add_option("--speed", speed_, "Replay trace time so many times faster; 0: as fast as it goes")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command.add_option("--prefill-overhead-us", prefill_overhead_us_, "Model time of a step that computes prompt tokens")
-      ->check(CLI::Range(0.0, kLongest));
-  command.add_option("--prefill-us-per-token", prefill_us_per_token_, "Model time per uncached prompt token")
-      ->check(CLI::Range(0.0, kLongest));
-  command.add_option("--decode-us-per-request", decode_us_per_request_, "Model time of a step per decoding request")
-      ->check(CLI::Range(0.0, kLongest));
+  AddCount(command, "--limit", &limit_, {}, "Requests to take from the trace; 0: all");
+  AddNumber(command, "--speed", &speed_, "Replay trace time so many times faster; 0: as fast as it goes");
+  AddNumber(command, "--prefill-overhead-us", &prefill_overhead_us_,
+            "Model time of a step that computes prompt tokens");
+  AddNumber(command, "--prefill-us-per-token", &prefill_us_per_token_, "Model time per uncached prompt token");
+  AddNumber(command, "--decode-us-per-request", &decode_us_per_request_, "Model time of a step per decoding request");
   command.add_option("--dump-state", dump_state_,
                      "At the end, write a line \"group medium hash\" per resident block, sorted");
   command.add_option("--dump-digests", dump_digests_, "Write a line \"number digest\" per batch");
-  command.add_flag("--wait-for-subscriber", wait_for_subscriber_, "Start when somebody subscribes");
-  command.add_option("--linger", linger_seconds_, "Serve replay requests so many seconds after the end")
-      ->check(CLI::Range(0.0, kLongest));
+  command.add_flag("--wait-for-subscriber", wait_for_subscriber_, "Start when somebody subscribes to the topic");
+  AddSeconds(command, "--linger", &linger_seconds_, "Serve replay requests so many seconds after the end");
   command.add_flag("--json", json_, "Print the summary as JSON");
 }
 
@@ -150,7 +152,7 @@ int ReplayTraceCommand::Run() {
   const Status done = RunParts();
   if (engine_) engine_->Shutdown(std::chrono::milliseconds(2000));
   if (!done) {
-    fmt::print(stderr, "kvwire replay-trace: {}\n", done.error().message);
+    PrintError("replay-trace", done.error().message);
     return kExitFailed;
   }
   return report_.summary.stopped ? kExitStopped : 0;
@@ -165,8 +167,10 @@ Status ReplayTraceCommand::RunParts() {
   status = Replay();
   if (!status) return status;
   Drain();
-  PrintReport();
+  // The state is dumped also when nobody reads the report.
+  const Status printed = PrintReport();
   status = DumpState();
+  if (!printed) return printed;
   if (!status) return status;
   Linger();
   return {};
@@ -176,6 +180,10 @@ Status ReplayTraceCommand::Build() {
   auto events = events_option_.Config();
   if (!events) return tl::unexpected<Error>(std::move(events).error());
   events_ = *std::move(events);
+  // A publisher that was asked for by name has a warning of its own.
+  if (!events_.enable_kv_cache_events && events_.publisher != PublisherKind::kZmq) {
+    StderrLog()(LogLevel::kInfo, "KV-cache events are off (enable_kv_cache_events is false)");
+  }
   if (wait_for_subscriber_ && events_.EffectivePublisher() != PublisherKind::kZmq) {
     return MakeError(ErrorCode::kInvalidArgument, "--wait-for-subscriber needs events that are published over zmq");
   }
@@ -205,16 +213,19 @@ Status ReplayTraceCommand::Build() {
   config.scheduler.enable_kv_cache_events = events_.enable_kv_cache_events;
   config.scheduler.removals = events_.kvwire.removals;
   config.scheduler.log = StderrLog();
-  const auto microseconds = [](double value) {
-    return std::chrono::nanoseconds(static_cast<std::int64_t>(value * 1000));
-  };
+  const auto microseconds = [](double value) { return std::chrono::nanoseconds(NanosOf(value * 1e-6)); };
   config.time_model = {microseconds(prefill_overhead_us_), microseconds(prefill_us_per_token_),
                        microseconds(decode_us_per_request_)};
-  config.sleep = [](std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); };
-  auto engine = EngineCore::Create(std::move(config), *std::move(hasher), *std::move(runner), publisher_.get());
-  if (!engine) return tl::unexpected<Error>(std::move(engine).error());
-  engine_ = *std::move(engine);
-  return {};
+  config.sleep = SleepUnlessStopped;
+  try {
+    auto engine = EngineCore::Create(std::move(config), *std::move(hasher), *std::move(runner), publisher_.get());
+    if (!engine) return tl::unexpected<Error>(std::move(engine).error());
+    engine_ = *std::move(engine);
+    return {};
+  } catch (const std::bad_alloc&) {
+    return MakeError(ErrorCode::kUnavailable, fmt::format("--num-blocks: {}: there is no memory for so many blocks",
+                                                          scheduler_config_.num_blocks));
+  }
 }
 
 Status ReplayTraceCommand::OpenDumps() {
@@ -234,7 +245,7 @@ Status ReplayTraceCommand::Replay() {
   options.speed = speed_;
   options.stop = StopRequested;
   options.progress = [&progress](const ReplayProgress& now) { progress.Update(now); };
-  options.sleep = [](std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); };
+  options.sleep = SleepUnlessStopped;
   std::uint64_t refused = 0;
   options.on_refused = [&refused](const TraceRequest& request, const Error& error) {
     if (++refused > kRefusalsShown) return;
@@ -255,33 +266,35 @@ Status ReplayTraceCommand::Replay() {
   return digest_file_ ? digest_file_->Close() : Status();
 }
 
-// Until a subscription reached the publisher's socket, or a stop was asked for.
+// Until a subscription to the topic reached the publisher's socket, or a stop was asked for.
 void ReplayTraceCommand::WaitForSubscriber() {
   if (const auto source = publisher_->source()) {
     StderrLog()(LogLevel::kInfo, fmt::format("waiting for a subscriber at {}", source->endpoint));
   }
   while (!StopRequested() && publisher_->stats().subscriptions == 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    SleepUnlessStopped(std::chrono::milliseconds(5));
   }
 }
 
-// Until everything was handed to the sockets, so that the figures are final and consumers can catch up.
+// Until everything was handed to the sockets, so that the figures are final and consumers can catch up. Who asks for a
+// stop does not wait for a stuck consumer.
 void ReplayTraceCommand::Drain() {
-  const MonotonicNanos deadline = clock_.Now() + 30'000'000'000;
+  constexpr MonotonicNanos kPatience = 30'000'000'000;
+  constexpr MonotonicNanos kPatienceStopped = 500'000'000;
+  const MonotonicNanos start = clock_.Now();
   publisher_->Wake();
-  while (publisher_->stats().queued != 0 && clock_.Now() < deadline) {
+  while (publisher_->stats().queued != 0 && clock_.Now() - start < (StopRequested() ? kPatienceStopped : kPatience)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-void ReplayTraceCommand::PrintReport() {
+Status ReplayTraceCommand::PrintReport() {
   report_.scheduler = engine_->scheduler().stats();
   report_.publisher = publisher_->stats();
   report_.times = engine_->times();
   report_.peak_memory_bytes = PeakMemoryBytes();
-  const std::string text = json_ ? ReportAsJson(report_) : ReportAsText(report_);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  Print(json_ ? ReportAsJson(report_) : ReportAsText(report_));
+  return FlushStdout();
 }
 
 Status ReplayTraceCommand::DumpState() {
@@ -297,14 +310,11 @@ Status ReplayTraceCommand::DumpState() {
   });
   std::sort(blocks.begin(), blocks.end());
   for (const auto& [group, medium, low64] : blocks)
-    state_file_->Write(fmt::format("{} {} {:016x}\n", group, medium, low64));
+    state_file_->Write(fmt::format("{} {} {:016x}\n", group, EscapeField(medium), low64));
   return state_file_->Close();
 }
 
-void ReplayTraceCommand::Linger() const {
-  const MonotonicNanos end = clock_.Now() + static_cast<MonotonicNanos>(linger_seconds_ * 1e9);
-  while (!StopRequested() && clock_.Now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-}
+void ReplayTraceCommand::Linger() const { SleepUnlessStopped(std::chrono::nanoseconds(NanosOf(linger_seconds_))); }
 
 }  // namespace
 

@@ -1,28 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cli/stop_signal.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <ctime>
+
+#include <poll.h>
+#include <sys/eventfd.h>
 
 namespace kvwire::engine {
 
 namespace {
 
 std::atomic<bool> stop_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
+// Readable for ever once a stop was asked for; -1: not installed, or no descriptor left.
+std::atomic<int> stop_event{-1};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 extern "C" void OnStopSignal(int signal) {
-  stop_requested.store(true, std::memory_order_relaxed);
+  const int saved = errno;
+  stop_requested.store(true);
+  if (const int event = stop_event.load(); event >= 0) eventfd_write(event, 1);
   std::signal(signal, SIG_DFL);
+  errno = saved;
 }
 
 }  // namespace
 
 void InstallStopSignals() {
+  if (stop_event.load() < 0) stop_event.store(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   std::signal(SIGINT, OnStopSignal);
   std::signal(SIGTERM, OnStopSignal);
 }
 
 bool StopRequested() noexcept { return stop_requested.load(std::memory_order_relaxed); }
+
+void SleepUnlessStopped(std::chrono::nanoseconds time) noexcept {
+  using Clock = std::chrono::steady_clock;
+  // Without the event a stop is seen between two slices.
+  constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(50);
+  const Clock::time_point start = Clock::now();
+  while (!StopRequested()) {
+    // The end is never computed: it may lie beyond the clock.
+    std::chrono::nanoseconds left = time - (Clock::now() - start);
+    if (left.count() <= 0) return;
+    pollfd event{stop_event.load(), POLLIN, 0};
+    if (event.fd < 0) left = std::min(left, kSlice);
+    const timespec limit{static_cast<std::time_t>(left.count() / 1'000'000'000),
+                         static_cast<long>(left.count() % 1'000'000'000)};
+    ppoll(&event, 1, &limit, nullptr);
+  }
+}
 
 }  // namespace kvwire::engine

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+
 namespace kvwire::engine {
 
 // Makes SIGINT and SIGTERM ask for a clean end instead of killing the process; a second one kills it.
@@ -8,5 +10,8 @@ void InstallStopSignals();
 
 // Whether a stop was asked for. Any thread.
 bool StopRequested() noexcept;
+
+// Sleeps, but returns at once when a stop was or is asked for. Any thread.
+void SleepUnlessStopped(std::chrono::nanoseconds time) noexcept;
 
 }  // namespace kvwire::engine

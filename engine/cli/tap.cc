@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/number_options.h"
 #include "engine/cli/stop_signal.h"
 #include "engine/cli/tap_sink.h"
 #include "kv_events/clock.h"
@@ -25,6 +26,8 @@ namespace {
 // Verdicts take 0 to 3.
 constexpr int kExitFailed = 4;
 constexpr std::chrono::milliseconds kLook(20);
+constexpr MonotonicNanos kAskLimit = 30'000'000'000;
+constexpr MonotonicNanos kAskLimitWhenStopped = 2'000'000'000;
 
 struct TapOptions {
   std::string endpoint = "tcp://localhost:5557";
@@ -51,18 +54,19 @@ void AddOptions(CLI::App& command, TapOptions& options) {
                   "How the source removes: exact also checks that a block leaves with all its announcements at once")
       ->check(CLI::IsMember({"exact", "per_copy"}))
       ->capture_default_str();
-  command.add_option("--first-seq", options.first_seq, "Number of a publisher's first message")->capture_default_str();
-  command.add_option("--until-idle", options.until_idle, "End when nothing came for so many seconds after the first")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--wait", options.wait, "End when the first message did not come within so many seconds")
-      ->check(CLI::NonNegativeNumber);
+  AddCount(command, "--first-seq", &options.first_seq, {0, kEndOfReplay - 1}, "Number of a publisher's first message");
+  AddSeconds(command, "--until-idle", &options.until_idle,
+             "End when nothing came for so many seconds after the first message, and the publisher confirms that this "
+             "is all; 0: never");
+  AddSeconds(command, "--wait", &options.wait,
+             "End when the first message did not come within so many seconds; 0: never");
   command.add_option("--record", options.output.record, "Write the messages to a file, for kvwire play");
   command.add_option("--dump-state", options.output.dump_state,
                      "At the end, write a line \"group medium hash\" per held block, sorted");
   command.add_option("--dump-digests", options.output.dump_digests, "Write a line \"number digest\" per batch");
   command.add_flag("--json", options.output.json, "Print JSON, one object a line");
   command.add_flag("--quiet", options.output.quiet, "Print no events");
-  command.add_option("--max-events-shown", options.output.max_events_shown, "Print so many events at most");
+  AddCount(command, "--max-events-shown", &options.output.max_events_shown, {}, "Print so many events at most");
 }
 
 struct Tap {
@@ -71,18 +75,35 @@ struct Tap {
   ZmqLink* live = nullptr;  // owned by the stream
 };
 
+// An address that a socket of this process can use to reach another one's.
+Result<Endpoint> ParseRemote(const std::string& text, const std::string& flag) {
+  Result<Endpoint> endpoint = Endpoint::Parse(text, flag);
+  if (endpoint && endpoint->scheme == Endpoint::Scheme::kInproc) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} {}: inproc addresses end at this process; use tcp or ipc", flag, text));
+  }
+  return endpoint;
+}
+
 Result<Tap> Open(const TapOptions& options) {
-  const Result<Endpoint> endpoint = Endpoint::Parse(options.endpoint, "--endpoint");
+  const Result<Endpoint> endpoint = ParseRemote(options.endpoint, "--endpoint");
   if (!endpoint) return tl::unexpected<Error>(endpoint.error());
+  if (!options.bind && endpoint->host == "*") {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("--endpoint {}: nothing can connect to *; name the publisher's host, or listen for "
+                                 "publishers that connect with --bind",
+                                 options.endpoint));
+  }
   ReplayLinkFactory replay;
   const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
   if (!options.replay_endpoint.empty()) {
-    const Result<Endpoint> where = Endpoint::Parse(options.replay_endpoint, "--replay-endpoint");
+    const Result<Endpoint> where = ParseRemote(options.replay_endpoint, "--replay-endpoint");
     if (!where) return tl::unexpected<Error>(where.error());
     replay = [context, address = *where]() -> std::unique_ptr<FrameLink> {
       LinkOptions link;
       // Publishers that do not pace a replay lose what does not fit here.
       link.receive_hwm = 100'000;
+      link.max_message_bytes = kMaxRecordedPayload;
       auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, address, link);
       if (!dealer) return nullptr;
       return *std::move(dealer);
@@ -97,6 +118,8 @@ Result<Tap> Open(const TapOptions& options) {
   LinkOptions link;
   // The publisher drops what does not fit at a subscriber; a watcher must not be the cause of a gap.
   link.receive_hwm = 0;
+  link.max_message_bytes = kMaxRecordedPayload;
+  link.watch_peers = true;
   link.subscription = options.topic;
   auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, *endpoint, link)
                            : ZmqLink::Connect(context, LinkKind::kSub, *endpoint, link);
@@ -108,25 +131,46 @@ Result<Tap> Open(const TapOptions& options) {
   return tap;
 }
 
-MonotonicNanos Seconds(double seconds) { return static_cast<MonotonicNanos>(seconds * 1e9); }
+void Sleep(const Tap& tap) {
+  std::fflush(stdout);
+  ZmqLink* const links[] = {tap.live, static_cast<ZmqLink*>(tap.stream->replay_link())};
+  WaitForInput(links, nullptr, kLook);
+}
+
+std::uint64_t MessagesOf(const EventStreamStats& stats) {
+  return stats.live_messages + stats.malformed + stats.replayed + stats.undecodable;
+}
+
+// Asks whether what came is all, and works until that is answered; at most for `limit`.
+void AskWhetherThatIsAll(Tap& tap, MonotonicNanos limit) {
+  const Clock& clock = SystemClock::Get();
+  const MonotonicNanos end = clock.Now() + limit;
+  tap.stream->Confirm();
+  for (MonotonicNanos now = clock.Now(); tap.stream->recovering() && now < end; now = clock.Now()) {
+    if (tap.stream->DoWork(now) == 0) Sleep(tap);
+  }
+}
 
 void Watch(const TapOptions& options, Tap& tap) {
   const Clock& clock = SystemClock::Get();
   MonotonicNanos last = clock.Now();
-  bool any = false;
+  std::uint64_t messages = 0;
   while (!StopRequested()) {
     const MonotonicNanos now = clock.Now();
-    if (tap.stream->DoWork(now) > 0) {
+    const int work = tap.stream->DoWork(now);
+    const std::uint64_t before = std::exchange(messages, MessagesOf(tap.stream->stats()));
+    if (messages != before) last = now;
+    if (work > 0) continue;
+    const double limit = messages > 0 ? options.until_idle : options.wait;
+    if (limit > 0 && !tap.stream->recovering() && now - last >= NanosOf(limit)) {
+      if (messages == 0) return;
+      AskWhetherThatIsAll(tap, kAskLimit);
+      if (MessagesOf(tap.stream->stats()) == messages) return;
       last = now;
-      any = true;
-      continue;
     }
-    const double limit = any ? options.until_idle : options.wait;
-    if (limit > 0 && !tap.stream->recovering() && now - last >= Seconds(limit)) return;
-    std::fflush(stdout);
-    ZmqLink* const links[] = {tap.live, static_cast<ZmqLink*>(tap.stream->replay_link())};
-    WaitForInput(links, nullptr, kLook);
+    Sleep(tap);
   }
+  if (messages > 0) AskWhetherThatIsAll(tap, kAskLimitWhenStopped);
 }
 
 int RunTap(const TapOptions& options) {

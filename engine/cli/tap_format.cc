@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "kv_events/escape_text.h"
 #include "kv_events/subscribe/payload_view.h"
 
 namespace kvwire::engine {
@@ -118,7 +119,7 @@ std::string BatchAsText(const StreamMessage& message, const DecodedBatch& batch,
     text += prefix + DescribeEvent(batch.batch.at(i)) + '\n';
   }
   for (const RejectedEvent& rejected : batch.rejected) {
-    text += fmt::format("{}rejected: {}\n", prefix, rejected.error.message);
+    text += fmt::format("{}rejected: {}\n", prefix, EscapeText(rejected.error.message));
   }
   return text;
 }
@@ -146,6 +147,25 @@ Json ViolationAsJson(const Violation& violation) {
   return object;
 }
 
-std::string JsonLine(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n'; }
+std::string JsonLine(const Json& value) {
+  const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string line;
+  line.reserve(text.size() + 1);
+  // DEL and C1 (two bytes, C2 first) occur inside of strings only.
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<std::uint8_t>(text[i]);
+    const auto next = static_cast<std::uint8_t>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (byte == 0x7f) {
+      line += "\\u007f";
+    } else if (byte == 0xc2 && next >= 0x80 && next <= 0x9f) {
+      line += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      line += text[i];
+    }
+  }
+  line += '\n';
+  return line;
+}
 
 }  // namespace kvwire::engine

@@ -14,7 +14,8 @@ namespace kvwire::engine {
 // Keys stay in the order in which they were written.
 using Json = nlohmann::ordered_json;
 
-// A line per event: number, time, rank, event; at most `max_lines` of them. Then a line per rejected event.
+// A line per event: number, time, rank, event; at most `max_lines` of them. Then a line per rejected event. Texts from
+// the payload are escaped.
 std::string BatchAsText(const StreamMessage& message, const DecodedBatch& batch, std::size_t max_lines);
 
 // The whole batch with the wire's names; hashes in hexadecimal.
@@ -22,7 +23,7 @@ Json BatchAsJson(const StreamMessage& message, const DecodedBatch& batch);
 
 Json ViolationAsJson(const Violation& violation);
 
-// One line; bytes that are not UTF-8 are replaced.
+// One line; bytes that are not UTF-8 are replaced, and control characters are escaped, also those that JSON lets pass.
 std::string JsonLine(const Json& value);
 
 }  // namespace kvwire::engine

@@ -8,7 +8,9 @@
 
 #include <fmt/format.h>
 
+#include "engine/cli/output.h"
 #include "engine/cli/tap_format.h"
+#include "kv_events/escape_text.h"
 
 namespace kvwire::engine {
 
@@ -36,9 +38,11 @@ Result<std::unique_ptr<TapSink>> TapSink::Create(const TapOutput& output) {
     if (!recorder) return tl::unexpected<Error>(recorder.error());
     sink->recorder_ = *std::move(recorder);
   }
-  if (!output.dump_digests.empty()) {
-    sink->digests_.reset(std::fopen(output.dump_digests.c_str(), "w"));
-    if (!sink->digests_) return CannotWrite(output.dump_digests);
+  for (const auto& [path, file] :
+       {std::pair(&output.dump_digests, &sink->digests_), {&output.dump_state, &sink->state_}}) {
+    if (path->empty()) continue;
+    file->reset(std::fopen(path->c_str(), "w"));
+    if (!*file) return CannotWrite(*path);
   }
   return sink;
 }
@@ -50,7 +54,8 @@ TapSink::TapSink(const TapOutput& output)
                  if (!output_.check) return;
                  Print(output_.json ? JsonLine({{"violation", ViolationAsJson(violation)}}) : violation.ToString());
                }),
-      digests_(nullptr, std::fclose) {}
+      digests_(nullptr, std::fclose),
+      state_(nullptr, std::fclose) {}
 
 TapSink::~TapSink() = default;
 
@@ -94,7 +99,7 @@ void TapSink::Record(const StreamMessage& message) {
 
 void TapSink::OnUndecodable(const StreamMessage& message, const DecodeError& error) {
   Record(message);
-  Notice("undecodable", fmt::format("message {}: {}", message.sequence, error.message));
+  Notice("undecodable", fmt::format("message {}: {}", message.sequence, EscapeText(error.message)));
   checker_.OnUndecodable(message, error);
 }
 
@@ -114,9 +119,29 @@ void TapSink::OnGap(const StreamGap& gap) {
   checker_.OnGap(gap);
 }
 
-void TapSink::OnRestart(SequenceNumber last, SequenceNumber first_seen) {
-  Notice("restart", fmt::format("message {} after {}: the publisher began anew", first_seen, last));
+void TapSink::OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) {
+  Notice("restart", first_seen ? fmt::format("message {} after {}: the publisher began anew", *first_seen, last)
+                               : fmt::format("after message {}: the publisher began anew", last));
   checker_.OnRestart(last, first_seen);
+}
+
+void TapSink::OnContinuity(Continuity continuity) {
+  checker_.OnContinuity(continuity);
+  switch (continuity) {
+    case Continuity::kInterrupted:
+      Notice("interrupted", std::string(kvwire::ToString(continuity)));
+      break;
+    case Continuity::kConfirmed:
+      Notice("confirmed", std::string(kvwire::ToString(continuity)));
+      break;
+    case Continuity::kUnknown:
+      Notice("unconfirmed", std::string(kvwire::ToString(continuity)));
+      break;
+    case Continuity::kSeveral:
+      Notice("several", std::string(kvwire::ToString(continuity)) + "; give each its own");
+      break;
+  }
+  std::fflush(stdout);
 }
 
 void TapSink::OnMalformed(std::size_t frame_count) {
@@ -145,19 +170,19 @@ Status TapSink::Finish(const EventStreamStats& stats) {
   const Status dumped = DumpState();
   if (!dumped && failed_) failed_ = dumped;
   PrintSummary(stats);
+  const Status printed = FlushStdout();
+  if (!printed && failed_) failed_ = printed;
   return failed_;
 }
 
-Status TapSink::DumpState() const {
-  if (output_.dump_state.empty()) return {};
-  File file(std::fopen(output_.dump_state.c_str(), "w"), std::fclose);
-  if (!file) return CannotWrite(output_.dump_state);
+Status TapSink::DumpState() {
+  if (!state_) return {};
   bool written = true;
-  checker_.held().Dump([&file, &written](std::string_view line) {
-    written = std::fwrite(line.data(), 1, line.size(), file.get()) == line.size() && written;
-    written = std::fputc('\n', file.get()) != EOF && written;
+  checker_.held().Dump([this, &written](std::string_view line) {
+    written = std::fwrite(line.data(), 1, line.size(), state_.get()) == line.size() && written;
+    written = std::fputc('\n', state_.get()) != EOF && written;
   });
-  if (std::fclose(file.release()) != 0 || !written) return CannotWrite(output_.dump_state);
+  if (std::fclose(state_.release()) != 0 || !written) return CannotWrite(output_.dump_state);
   return {};
 }
 
@@ -165,6 +190,7 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
   const CheckCounts& counts = checker_.counts();
   const std::string digest = checker_.held().digest().ToString();
   const std::string_view verdict = kvwire::ToString(checker_.Verdict());
+  const bool verdict_is_incomplete = checker_.Verdict() == CheckVerdict::kIncomplete;
   if (output_.json) {
     Json summary{{"messages", counts.batches + counts.undecodable},
                  {"replayed", stats.replayed},
@@ -176,6 +202,7 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                  {"missing", counts.missing},
                  {"healed", counts.healed},
                  {"restarts", counts.restarts},
+                 {"interruptions", counts.interruptions},
                  {"undecodable", counts.undecodable},
                  {"rejected_events", stats.rejected_events},
                  {"malformed", stats.malformed},
@@ -186,19 +213,23 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
     if (output_.check) {
       summary["violations"] = counts.violations;
       summary["verdict"] = verdict;
+      if (verdict_is_incomplete) summary["incomplete"] = checker_.WhyIncomplete();
     }
     Print(JsonLine({{"summary", summary}}));
   } else {
     Print(fmt::format("messages {} ({} replayed), events {}, blocks stored {}, removed {}, clears {}\n",
                       counts.batches + counts.undecodable, stats.replayed, counts.events, counts.blocks_stored,
                       counts.blocks_removed, counts.cleared));
-    Print(fmt::format("gaps {} ({} messages missing), healed {}, restarts {}, undecodable {}, malformed {}\n",
-                      counts.gaps, counts.missing, counts.healed, counts.restarts, counts.undecodable, stats.malformed,
-                      counts.violations));
+    Print(fmt::format(
+        "gaps {} ({} messages missing), healed {}, restarts {}, interruptions {}, undecodable {}, malformed {}\n",
+        counts.gaps, counts.missing, counts.healed, counts.restarts, counts.interruptions, counts.undecodable,
+        stats.malformed));
     Print(fmt::format("held {} blocks, digest {}\n", checker_.held().size(), digest));
-    if (output_.check) Print(fmt::format("violations {}\nverdict: {}\n", counts.violations, verdict));
+    if (!output_.check) return;
+    Print(fmt::format("violations {}\n", counts.violations));
+    if (verdict_is_incomplete) Print(fmt::format("incomplete: {}\n", checker_.WhyIncomplete()));
+    Print(fmt::format("verdict: {}\n", verdict));
   }
-  std::fflush(stdout);
 }
 
 }  // namespace kvwire::engine

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,7 +29,8 @@ struct TapOutput {
 };
 
 // What `kvwire tap` does with a stream: prints it, checks it, records it, writes the digest of every batch.
-// Threads: one thread. Errors: a file that cannot be written ends in Finish; printing goes on.
+// Threads: one thread. Errors: a file that cannot be opened ends Create, one that cannot be written, stdout included,
+// ends Finish; until then printing goes on.
 class TapSink final : public StreamSink {
  public:
   static Result<std::unique_ptr<TapSink>> Create(const TapOutput& output);
@@ -39,7 +41,8 @@ class TapSink final : public StreamSink {
   void OnRecovery(SequenceNumber from, SequenceNumber to) override;
   void OnHealed(SequenceNumber from, SequenceNumber to) override;
   void OnGap(const StreamGap& gap) override;
-  void OnRestart(SequenceNumber last, SequenceNumber first_seen) override;
+  void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) override;
+  void OnContinuity(Continuity continuity) override;
   void OnMalformed(std::size_t frame_count) override;
 
   // Prints "listening on ..." or its JSON form.
@@ -48,7 +51,7 @@ class TapSink final : public StreamSink {
   // Writes the remaining files and prints the summary, its last line the verdict if that was asked for.
   Status Finish(const EventStreamStats& stats);
 
-  CheckVerdict Verdict() const noexcept { return checker_.Verdict(); }
+  CheckVerdict Verdict() const { return checker_.Verdict(); }
 
  private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -58,13 +61,14 @@ class TapSink final : public StreamSink {
   void Notice(std::string_view kind, const std::string& text);
   void Show(const StreamMessage& message, const DecodedBatch& batch);
   void Record(const StreamMessage& message);
-  Status DumpState() const;
+  Status DumpState();
   void PrintSummary(const EventStreamStats& stats);
 
   const TapOutput output_;
   StreamChecker checker_;
   std::unique_ptr<RecordingWriter> recorder_;
   File digests_;
+  File state_;
   Status failed_;  // the first failure to write
   std::size_t shown_ = 0;
   bool more_noted_ = false;

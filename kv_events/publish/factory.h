@@ -12,6 +12,7 @@
 #include "kv_events/error.h"
 #include "kv_events/event_publisher.h"
 #include "kv_events/log.h"
+#include "kv_events/publish/publish_runner.h"
 #include "kv_events/transport/zmq_context.h"
 
 namespace kvwire {
@@ -22,13 +23,16 @@ struct PublisherOptions {
   std::int64_t dp_size = 1;
   // The host calls Wake() after each step; otherwise the publisher looks for work every 200 microseconds.
   bool host_wakes = false;
+  // The host's thread that does the publisher's work; null: a thread of its own. Outlives the publisher. Implies
+  // host_wakes.
+  PublishRunner* runner = nullptr;
   std::shared_ptr<ZmqContext> context;  // null: the process-wide one
   LogSink log;
   const Clock* clock = &SystemClock::Get();
 };
 
 // Makes the publisher that the configuration asks for: null unless events are enabled, ZeroMQ otherwise. Everything is
-// validated and bound before it returns; a ZeroMQ publisher has started its thread.
+// validated and bound before it returns; a ZeroMQ publisher has started its thread, or was added to its runner.
 // Errors: kInvalidArgument, kAddressInUse, kUnavailable; nothing is left open.
 Result<std::unique_ptr<EventPublisher>> CreateEventPublisher(const KVEventsConfig& config,
                                                              const PublisherOptions& options);

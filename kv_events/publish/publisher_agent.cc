@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/publish/publisher_agent.h"
 
+#include <algorithm>
 #include <cassert>
 #include <exception>
 #include <stdexcept>
@@ -28,7 +29,8 @@ std::size_t PublisherAgent::DoWork(MonotonicNanos now) {
   return subscriptions + published + (replay_ ? replay_->DoWork(now) : 0);
 }
 
-// Bounded, so that peers who subscribe without end do not stop the stream.
+// Counts only subscriptions that let this stream's topic through. Bounded, so that peers who subscribe without end do
+// not stop the stream.
 std::size_t PublisherAgent::CountSubscriptions() {
   std::size_t read = 0;
   while (read < kBatchesPerCall) {
@@ -36,7 +38,13 @@ std::size_t PublisherAgent::CountSubscriptions() {
     if (!frames) break;
     ++read;
     if (frames->size() != 1 || frames->front().empty()) continue;
-    const std::uint8_t kind = frames->front().front();
+    const std::vector<std::uint8_t>& subscription = frames->front();
+    const std::uint8_t kind = subscription.front();
+    const std::string& topic = options_.topic;
+    const bool matches = subscription.size() - 1 <= topic.size() &&
+                         std::equal(subscription.begin() + 1, subscription.end(), topic.begin(),
+                                    [](std::uint8_t byte, char c) { return byte == static_cast<std::uint8_t>(c); });
+    if (!matches) continue;
     if (kind == 1) subscribed_.Add(1);
     if (kind == 0) unsubscribed_.Add(1);
   }

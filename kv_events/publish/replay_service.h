@@ -21,6 +21,10 @@ namespace kvwire {
 // buffer meanwhile are left out. A second request of a client replaces its first; a malformed one while it is being
 // answered changes nothing, the end mark is due anyway.
 //
+// A client is its identity. One that comes back under an identity of its own choice before the ROUTER misses it takes
+// over what is left of the earlier answer, its end mark included, until its own request arrives; that one is answered
+// whole. A client that leaves the identity to the ROUTER never meets this.
+//
 // Threads: DoWork by one thread; the counters by any.
 // Bounds: kMaxClients clients at once, further ones get an end mark only; kMaxStartBytes, see wire/frames.h; one
 //   kSliceMessages or kSliceBytes of messages per DoWork, clients taking turns; a client without progress for

@@ -20,6 +20,8 @@ constexpr std::chrono::microseconds kLongestSleep(50'000);
 constexpr std::chrono::milliseconds kShortestLinger(200);
 constexpr std::chrono::milliseconds kLongestDeadline(3'600'000);
 constexpr MonotonicNanos kLonelyAfter = 5'000'000'000;
+// After so long without a failure an episode of refused connections is over.
+constexpr MonotonicNanos kAcceptingAfter = 10'000'000'000;
 
 // A replay client's messages beyond this wait in the buffer instead of in libzmq's pipes, where nothing bounds their
 // bytes and a client that stopped reading would hold them.
@@ -67,7 +69,7 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
   LinkOptions publishing;
   publishing.send_hwm = static_cast<int>(config.hwm);
   publishing.max_message_bytes = kMaxRequestFrameBytes;
-  publishing.watch_peers = !links.binds;
+  publishing.watch_peers = true;
   Result<std::unique_ptr<ZmqLink>> publish =
       links.binds ? ZmqLink::Bind(context, LinkKind::kPub, endpoints->publish, publishing)
                   : ZmqLink::Connect(context, LinkKind::kPub, endpoints->publish, publishing);
@@ -80,6 +82,7 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
   replaying.receive_hwm = kReplayReceiveHwm;
   replaying.max_message_bytes = kMaxRequestFrameBytes;
   replaying.max_frames = kReplayMaxFrames;
+  replaying.watch_peers = true;
   Result<std::unique_ptr<ZmqLink>> replay = ZmqLink::Bind(context, LinkKind::kRouter, *endpoints->replay, replaying);
   if (!replay) return tl::unexpected<Error>(replay.error());
   links.replay = std::move(*replay);
@@ -115,8 +118,18 @@ ZmqPublisher::ZmqPublisher(const KVEventsConfig& config, const PublisherOptions&
 ZmqPublisher::~ZmqPublisher() { Close(); }
 
 Status ZmqPublisher::Start() {
-  if (signal_.fd() < 0) return MakeError(ErrorCode::kUnavailable, "cannot open an event descriptor for the publisher");
   started_ = options_.clock->Now();
+  if (options_.runner != nullptr) {
+    options_.runner->Add(this);
+  } else if (const Status started = StartThread(); !started) {
+    return started;
+  }
+  AnnounceSockets();
+  return {};
+}
+
+Status ZmqPublisher::StartThread() {
+  if (signal_.fd() < 0) return MakeError(ErrorCode::kUnavailable, "cannot open an event descriptor for the publisher");
   // The host's signals are not for this thread.
   sigset_t all;
   sigset_t before;
@@ -129,7 +142,6 @@ Status ZmqPublisher::Start() {
     status = MakeError(ErrorCode::kUnavailable, fmt::format("cannot start the publisher's thread: {}", error.what()));
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (status) AnnounceSockets();
   return status;
 }
 
@@ -159,6 +171,10 @@ PublishResult ZmqPublisher::Publish(KVEventBatch&& batch) noexcept {
 // Either this exchange comes after the one in Park, sees true and signals, or it comes before, and then Park's exchange
 // makes the batch visible to the look that follows it.
 void ZmqPublisher::Wake() noexcept {
+  if (options_.runner != nullptr) {
+    options_.runner->Wake();
+    return;
+  }
   if (parked_.exchange(false, std::memory_order_acq_rel)) signal_.Wake();
 }
 
@@ -173,7 +189,7 @@ void ZmqPublisher::Park() noexcept {
 
 void ZmqPublisher::WarnIfAlone(MonotonicNanos now) {
   if (!watching_peers_) return;
-  if (publish_->had_peer()) {
+  if (publish_->peers().connected > 0) {
     watching_peers_ = false;
   } else if (now - started_ >= kLonelyAfter) {
     watching_peers_ = false;
@@ -183,16 +199,54 @@ void ZmqPublisher::WarnIfAlone(MonotonicNanos now) {
   }
 }
 
+// Without a descriptor libzmq tries again and again, and tells nobody else.
+void ZmqPublisher::WarnIfRefusing(MonotonicNanos now) {
+  const std::uint64_t failed = publish_->peers().accept_failed + (replay_ ? replay_->peers().accept_failed : 0);
+  if (failed != accept_failed_) {
+    accept_failed_ = failed;
+    last_accept_failure_ = now;
+    if (std::exchange(refusing_, true)) return;
+    Log(options_.log, LogLevel::kWarning,
+        "cannot accept connections: out of file descriptors? (ulimit -n); who is connected already is served on");
+  } else if (refusing_ && now - last_accept_failure_ >= kAcceptingAfter) {
+    refusing_ = false;
+    Log(options_.log, LogLevel::kInfo, "accepting connections again");
+  }
+}
+
 void ZmqPublisher::Run() noexcept {
   pthread_setname_np(pthread_self(), "kvwire-publish");
-  while (!stopping_.load(std::memory_order_acquire)) {
-    const MonotonicNanos now = options_.clock->Now();
+  while (!closed_.load(std::memory_order_relaxed)) {
+    if (DoWork(options_.clock->Now()) == 0) Park();
+  }
+}
+
+std::size_t ZmqPublisher::DoWork(MonotonicNanos now) noexcept {
+  if (closed_.load(std::memory_order_relaxed)) return 0;
+  if (!stopping_.load(std::memory_order_acquire)) {
     const std::size_t work = agent_.DoWork(now);
     WarnIfAlone(now);
-    if (work == 0) Park();
+    WarnIfRefusing(now);
+    return work;
   }
-  while (queue_.Front() != nullptr && std::chrono::steady_clock::now() < deadline_) agent_.PublishQueued();
+  if (queue_.Front() != nullptr && std::chrono::steady_clock::now() < deadline_) {
+    agent_.PublishQueued();
+    return 1;
+  }
   CloseLinks();
+  closed_.store(true, std::memory_order_release);
+  closed_.notify_all();
+  return 1;
+}
+
+void ZmqPublisher::AppendLinks(std::vector<ZmqLink*>* links) const {
+  if (publish_) links->push_back(publish_.get());
+  if (replay_) links->push_back(replay_.get());
+}
+
+bool ZmqPublisher::HasWork() noexcept {
+  return queue_.Front() != nullptr ||
+         (stopping_.load(std::memory_order_acquire) && !closed_.load(std::memory_order_relaxed));
 }
 
 void ZmqPublisher::CloseLinks() noexcept {
@@ -212,8 +266,14 @@ void ZmqPublisher::Close(std::chrono::milliseconds deadline) noexcept {
   deadline = std::clamp(deadline, std::chrono::milliseconds(0), kLongestDeadline);
   deadline_ = std::chrono::steady_clock::now() + deadline;
   stopping_.store(true, std::memory_order_release);
-  signal_.Wake();
-  if (thread_.joinable()) thread_.join();
+  if (options_.runner != nullptr) {
+    options_.runner->Wake();
+    closed_.wait(false, std::memory_order_acquire);
+    options_.runner->Remove(this);
+  } else {
+    signal_.Wake();
+    if (thread_.joinable()) thread_.join();
+  }
   // Nothing, unless a Publish ran into this call.
   queue_.DropAll();
 }

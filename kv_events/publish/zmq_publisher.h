@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "kv_events/config.h"
 #include "kv_events/error.h"
@@ -20,14 +22,15 @@
 namespace kvwire {
 
 // Publishes over ZeroMQ, with replay if the configuration names an endpoint for it: a queue, an agent, and the thread
-// that runs the agent and owns the sockets. Contract: EventPublisher.
+// that runs the agent and owns the sockets, its own or options.runner's. Contract: EventPublisher.
 //
-// Publish is wait-free and makes no system call. With options.host_wakes the thread sleeps until Wake, at most 50 ms;
-// without, it looks every 200 microseconds. Either way a replay request wakes it.
+// Publish is wait-free and makes no system call. With options.host_wakes its own thread sleeps until Wake, at most
+// 50 ms; without, it looks every 200 microseconds. Either way a replay request wakes it.
 //
+// Errors: a peer that never comes, and connections that the system refuses, are one warning per episode in the log.
 // Bounds: Close returns within its deadline and half a second, whatever the peers do; what they have not taken by then
 //   is lost. Queue and replay buffer as the configuration says.
-class ZmqPublisher final : public EventPublisher {
+class ZmqPublisher final : public EventPublisher, private PublishTask {
  public:
   // Validates, binds, starts the thread. `encode` replaces the encoder, for tests that make it fail or wait.
   static Result<std::unique_ptr<ZmqPublisher>> Create(const KVEventsConfig& config, const PublisherOptions& options,
@@ -58,9 +61,16 @@ class ZmqPublisher final : public EventPublisher {
                Links links);
   Status Start();
   void AnnounceSockets() const;
+  Status StartThread();
   void Run() noexcept;
   void Park() noexcept;
+
+  std::size_t DoWork(MonotonicNanos now) noexcept override;
+  void AppendLinks(std::vector<ZmqLink*>* links) const override;
+  bool HasWork() noexcept override;
+
   void WarnIfAlone(MonotonicNanos now);
+  void WarnIfRefusing(MonotonicNanos now);
   void CloseLinks() noexcept;
 
   // Constant after construction.
@@ -74,15 +84,19 @@ class ZmqPublisher final : public EventPublisher {
   std::unique_ptr<ZmqLink> publish_;
   std::unique_ptr<ZmqLink> replay_;
   PublisherAgent agent_;
-  bool watching_peers_;
+  bool watching_peers_;  // until the first peer or the warning that there is none
   MonotonicNanos started_ = 0;
+  std::uint64_t accept_failed_ = 0;  // connections, on both sockets
+  bool refusing_ = false;
+  MonotonicNanos last_accept_failure_ = 0;
 
   WakeSignal signal_;
   std::atomic<bool> parked_{false};
   std::atomic<bool> closing_{false};
   std::atomic<bool> stopping_{false};
   std::chrono::steady_clock::time_point deadline_;  // set before stopping_
-  std::thread thread_;
+  std::atomic<bool> closed_{false};                 // the links are gone
+  std::thread thread_;                              // without a runner
 };
 
 }  // namespace kvwire

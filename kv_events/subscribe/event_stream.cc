@@ -2,6 +2,8 @@
 #include "kv_events/subscribe/event_stream.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <utility>
 
 namespace kvwire {
@@ -11,6 +13,8 @@ namespace {
 constexpr int kSlice = 64;
 
 std::string_view AsText(FrameView frame) { return {reinterpret_cast<const char*>(frame.data()), frame.size()}; }
+
+std::uint64_t ContentOf(FrameView payload) { return std::hash<std::string_view>()(AsText(payload)); }
 
 }  // namespace
 
@@ -32,9 +36,24 @@ std::string_view ToString(GapReason reason) noexcept {
   return "unknown";
 }
 
+std::string_view ToString(Continuity continuity) noexcept {
+  switch (continuity) {
+    case Continuity::kInterrupted:
+      return "the connection to the publisher ended";
+    case Continuity::kConfirmed:
+      return "the publisher confirms: nothing is missing";
+    case Continuity::kUnknown:
+      return "the publisher does not confirm that this is all it published";
+    case Continuity::kSeveral:
+      return "several publishers feed this stream";
+  }
+  return "unknown";
+}
+
 // Invariants:
 // - Numbers below tracker_.next() were handed to the sink, as batch, undecodable message or gap, exactly once.
-// - While recovering, tracker_.next() <= recover_to_ and waiting_ is not empty; else waiting_ is empty.
+// - waiting_ is empty unless a replay runs with an end, and then tracker_.next() <= recover_to_ < waiting_.front().
+// - held_ is empty unless interrupted_; what is in it may be of either life.
 // - last_live_ is the message with number tracker_.live(), unless that one waits.
 
 EventStream::EventStream(std::unique_ptr<FrameLink> live, ReplayLinkFactory replay, const EventStreamOptions& options,
@@ -46,38 +65,43 @@ EventStream::EventStream(std::unique_ptr<FrameLink> live, ReplayLinkFactory repl
 EventStream::~EventStream() = default;
 
 int EventStream::DoWork(MonotonicNanos now) {
+  now_ = now;
   int work = 0;
+  LookAtPeers();
   // Live first: what waits there can be lost, the replay cannot.
-  for (int i = 0; i < kSlice; ++i) {
-    std::optional<InFrames> frames = live_->TryReceive();
-    if (!frames) break;
+  while (work < kSlice && TakeLive()) ++work;
+  // With nothing left to read, what comes from now on was sent after the last change of the connection.
+  if (question_due_ && work < kSlice && !replay_->active()) {
+    question_due_ = false;
+    if (!Away()) Ask();  // else the sink knows of the interruption
     ++work;
-    TakeLive(std::move(*frames), now);
   }
-  for (int i = 0; i < kSlice && recovering(); ++i) {
+  for (int i = 0; i < kSlice && replay_ && replay_->active(); ++i) {
     InFrames frames;
-    const ReplayClient::Outcome outcome = replay_->Poll(tracker_.next(), now, &frames);
+    const SequenceNumber resume = life_open_ ? last_applied_->sequence : tracker_.next();
+    const ReplayClient::Outcome outcome = replay_->Poll(resume, now, &frames);
     if (outcome == ReplayClient::Outcome::kNothing) break;
     ++work;
-    switch (outcome) {
-      case ReplayClient::Outcome::kNothing:
-        break;
-      case ReplayClient::Outcome::kMessage:
-        TakeReplayed(frames, now);
-        break;
-      case ReplayClient::Outcome::kEnd:
-        EndRecovery(GapReason::kNotInReplay, now);
-        break;
-      case ReplayClient::Outcome::kFailed:
-        EndRecovery(GapReason::kNoAnswer, now);
-        break;
+    if (outcome == ReplayClient::Outcome::kMessage) {
+      TakeReplayed(frames);
+    } else if (asking_) {
+      EndQuestion(outcome);
+    } else {
+      EndRecovery(outcome == ReplayClient::Outcome::kEnd ? GapReason::kNotInReplay : GapReason::kNoAnswer);
     }
   }
   return work;
 }
 
 void EventStream::Finish() {
-  if (recovering()) EndRecovery(GapReason::kStopped, std::nullopt);
+  stopping_ = true;
+  question_due_ = false;
+  if (asking_) {
+    EndQuestion(ReplayClient::Outcome::kFailed);
+  } else if (replay_ && replay_->active()) {
+    EndRecovery(GapReason::kStopped);
+  }
+  if (interrupted_) Settle(Continuity::kUnknown);
 }
 
 EventStreamStats EventStream::stats() const noexcept {
@@ -89,23 +113,58 @@ EventStreamStats EventStream::stats() const noexcept {
   return stats;
 }
 
-void EventStream::TakeLive(InFrames frames, MonotonicNanos now) {
-  const std::vector<FrameView> views(frames.begin(), frames.end());
+void EventStream::LookAtPeers() {
+  const PeerCounts before = std::exchange(peers_, live_->peers());
+  if (peers_ == before) return;
+  if (peers_.disconnected > before.disconnected) Interrupt();
+  if (peers_.connected > before.connected) {
+    reconnected_ = interrupted_;
+    question_due_ = replay_.has_value();
+  }
+  if (peers_.present() > 1 && before.present() <= 1) sink_->OnContinuity(Continuity::kSeveral);
+}
+
+void EventStream::Interrupt() {
+  if (!tracker_.started() && waiting_.empty()) return;  // there is nothing that could be void
+  sink_->OnContinuity(Continuity::kInterrupted);
+  if (!replay_) return;
+  interrupted_ = true;
+  // The rest of a running answer may come from another life.
+  replay_->Stop();
+  asking_ = life_open_ = false;
+  recover_to_.reset();
+  std::move(held_.begin(), held_.end(), std::back_inserter(waiting_));
+  held_ = std::exchange(waiting_, {});
+  tracker_.RewindLive(last_live_ ? std::optional(last_live_->sequence) : std::nullopt);
+}
+
+// False when nothing was there.
+bool EventStream::TakeLive() {
+  std::optional<InFrames> frames = live_->TryReceive();
+  if (!frames) return false;
+  // A connection is counted before its messages can be read: this look tells whether the message may be a new one's.
+  LookAtPeers();
+  const std::vector<FrameView> views(frames->begin(), frames->end());
   const std::optional<LiveMessage> parsed = ParseLiveMessage(views);
   if (!parsed || parsed->sequence == kEndOfReplay) {
     ++stats_.malformed;
-    sink_->OnMalformed(frames.size());
-    return;
+    sink_->OnMalformed(frames->size());
+    return true;
   }
   ++stats_.live_messages;
   Waiting message;
   message.sequence = parsed->sequence;
-  for (const auto& frame : frames) message.bytes += frame.size();
-  message.frames = std::move(frames);
-  HandleLive(std::move(message), now);
+  for (const auto& frame : *frames) message.bytes += frame.size();
+  message.frames = std::move(*frames);
+  if (reconnected_) {
+    Hold(std::move(message));
+  } else {
+    HandleLive(std::move(message));
+  }
+  return true;
 }
 
-void EventStream::HandleLive(Waiting message, MonotonicNanos now) {
+void EventStream::HandleLive(Waiting message) {
   const SequenceNumber number = message.sequence;
   SequenceVerdict verdict = tracker_.Judge(number);
   // The transport repeats nothing: the last number with other content is a new life that had one message so far.
@@ -113,8 +172,14 @@ void EventStream::HandleLive(Waiting message, MonotonicNanos now) {
     verdict = SequenceVerdict::kRestart;
   }
   if (verdict == SequenceVerdict::kRestart) {
-    HandleRestart(number);
+    // The new life cannot replay the old one's messages.
+    if (replay_ && replay_->active()) EndRecovery(GapReason::kRestarted);
+    Restart(number);
     verdict = tracker_.Judge(number);
+  }
+  if (verdict == SequenceVerdict::kGap && interrupted_ && !stopping_) {
+    Hold(std::move(message));
+    return;
   }
   tracker_.SawLive(number);
   topic_ = AsText(message.frames[0]);
@@ -124,46 +189,45 @@ void EventStream::HandleLive(Waiting message, MonotonicNanos now) {
       return;
     case SequenceVerdict::kDuplicate:
       ++stats_.duplicates;
-      last_live_ = std::move(message.frames);
+      last_live_ = std::move(message);
       return;
     case SequenceVerdict::kGap:
       break;
     case SequenceVerdict::kRestart:
       return;  // a fresh tracker never says so
   }
-  if (recovering()) {
-    Wait(std::move(message));
-  } else if (replay_) {
-    StartRecovery(number - 1, now);
-    Wait(std::move(message));
-  } else {
-    GiveUp(number - 1, GapReason::kNoReplay);
+  if (!replay_ || stopping_) {
+    GiveUp(number - 1, replay_ ? GapReason::kStopped : GapReason::kNoReplay);
     ApplyLive(std::move(message));
+    return;
   }
+  if (!recover_to_) StartRecovery(number - 1);
+  Wait(std::move(message));
 }
 
 bool EventStream::SameAsLast(const Waiting& message) const {
-  const InFrames& last = waiting_.empty() ? last_live_ : waiting_.back().frames;
-  return last.size() == 3 && last[2] == message.frames[2];
+  if (!waiting_.empty()) return waiting_.back().frames[2] == message.frames[2];
+  return last_live_ && last_live_->frames[2] == message.frames[2];
 }
 
-void EventStream::HandleRestart(SequenceNumber number) {
+void EventStream::Restart(std::optional<SequenceNumber> first_seen) {
   ++stats_.restarts;
-  const SequenceNumber last = tracker_.live().value_or(0);
-  // The new life cannot replay the old one's messages.
-  if (recovering()) EndRecovery(GapReason::kRestarted, std::nullopt);
-  last_live_.clear();
+  const SequenceNumber last = tracker_.live().value_or(last_applied_ ? last_applied_->sequence : 0);
+  last_live_.reset();
+  last_applied_.reset();
   tracker_.Reset();
-  sink_->OnRestart(last, number);
+  interrupted_ = reconnected_ = false;
+  sink_->OnRestart(last, first_seen);
 }
 
 void EventStream::ApplyLive(Waiting message) {
   Apply({message.sequence, AsText(message.frames[0]), message.frames[2], MessageOrigin::kLive});
-  last_live_ = std::move(message.frames);
+  last_live_ = std::move(message);
 }
 
 void EventStream::Apply(const StreamMessage& message) {
   tracker_.AdvanceTo(message.sequence + 1);
+  last_applied_ = {message.sequence, ContentOf(message.payload)};
   const auto decoded = DecodeBatch(message.payload, options_.decode);
   if (!decoded) {
     ++stats_.undecodable;
@@ -176,58 +240,154 @@ void EventStream::Apply(const StreamMessage& message) {
   sink_->OnBatch(message, *decoded);
 }
 
-void EventStream::StartRecovery(SequenceNumber to, MonotonicNanos now) {
+void EventStream::StartRecovery(SequenceNumber to) {
   ++stats_.recoveries;
   recover_from_ = tracker_.next();
   recover_to_ = to;
   recovery_lost_some_ = false;
-  sink_->OnRecovery(recover_from_, recover_to_);
-  replay_->Start(recover_from_, now);
+  sink_->OnRecovery(recover_from_, to);
+  // A running question already brings what is missing.
+  if (!replay_->active()) replay_->Start(recover_from_, now_);
 }
 
 void EventStream::Wait(Waiting message) {
-  waiting_bytes_ += message.bytes;
+  kept_bytes_ += message.bytes;
   waiting_.push_back(std::move(message));
-  if (waiting_.size() > options_.max_waiting_messages || waiting_bytes_ > options_.max_waiting_bytes) {
-    EndRecovery(GapReason::kBufferFull, std::nullopt);
+  if (waiting_.size() > options_.max_waiting_messages || kept_bytes_ > options_.max_waiting_bytes) {
+    EndRecovery(GapReason::kBufferFull);
   }
 }
 
-void EventStream::TakeReplayed(const InFrames& frames, MonotonicNanos now) {
+void EventStream::Hold(Waiting message) {
+  kept_bytes_ += message.bytes;
+  held_.push_back(std::move(message));
+  if (held_.size() > options_.max_waiting_messages || kept_bytes_ > options_.max_waiting_bytes) {
+    if (asking_) replay_->Stop();
+    asking_ = life_open_ = false;
+    Settle(Continuity::kUnknown);
+  }
+}
+
+void EventStream::DropHeld() {
+  for (const Waiting& held : held_) kept_bytes_ -= held.bytes;
+  held_.clear();
+}
+
+// Asks for everything behind what was applied, and for the last of that to know the life by.
+void EventStream::Ask() {
+  asking_ = true;
+  life_open_ = last_applied_.has_value();
+  replay_->Start(life_open_ ? last_applied_->sequence : tracker_.next(), now_);
+}
+
+void EventStream::TakeReplayed(const InFrames& frames) {
   const std::vector<FrameView> views(frames.begin(), frames.end());
   const std::optional<ReplayMessage> message = ParseReplayMessage(views);
-  if (!message || message->sequence < tracker_.next()) return;
+  if (!message) return;
+  if (life_open_ && !TellLife(*message)) return;
+  if (message->sequence < tracker_.next()) return;
   if (message->sequence > tracker_.next()) {
     // The answer is in order: what it left out will never come, whoever asks again.
-    GiveUp(std::min(message->sequence - 1, recover_to_), GapReason::kNotInReplay);
+    const SequenceNumber before = message->sequence - 1;
+    GiveUp(recover_to_ ? std::min(before, *recover_to_) : before, GapReason::kNotInReplay);
   }
-  if (message->sequence <= recover_to_) {
+  if (!recover_to_ || message->sequence <= *recover_to_) {
     Apply({message->sequence, message->topic ? AsText(*message->topic) : std::string_view(topic_), message->payload,
            MessageOrigin::kReplay});
   }
-  if (tracker_.next() > recover_to_) EndRecovery(GapReason::kNotInReplay, now);
+  if (recover_to_ && tracker_.next() > *recover_to_) {
+    if (asking_) {
+      EndQuestion(ReplayClient::Outcome::kEnd);
+    } else {
+      EndRecovery(GapReason::kNotInReplay);
+    }
+  }
 }
 
-// Without `now` no further recovery is started: later holes among the waiting messages are given up.
-void EventStream::EndRecovery(GapReason reason, std::optional<MonotonicNanos> now) {
-  replay_->Stop();
-  if (tracker_.next() <= recover_to_) GiveUp(recover_to_, reason);
-  if (!recovery_lost_some_) {
-    ++stats_.healed;
-    sink_->OnHealed(recover_from_, recover_to_);
+// The first message of an answer that was asked for from the last applied one on. False: it ended the question.
+bool EventStream::TellLife(const ReplayMessage& message) {
+  if (message.sequence < last_applied_->sequence) return false;
+  life_open_ = false;
+  if (message.sequence == last_applied_->sequence && ContentOf(message.payload) == last_applied_->content) {
+    if (!interrupted_) return true;
+    // What waits tells by its numbers what else is missing.
+    if (!held_.empty()) {
+      EndQuestion(ReplayClient::Outcome::kEnd);
+      return false;
+    }
+    reconnected_ = interrupted_ = false;
+    return true;
   }
+  const bool other_content = message.sequence == last_applied_->sequence;
+  replay_->Stop();
+  asking_ = false;
+  if (interrupted_ && other_content) {
+    // What waits may be of either life; the new one's replay has all of the new one.
+    DropHeld();
+    Restart(std::nullopt);
+    question_due_ = true;
+  } else {
+    // The last applied message is no longer there to compare, or another publisher answers.
+    Settle(Continuity::kUnknown);
+  }
+  return false;
+}
+
+void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
+  replay_->Stop();
+  asking_ = false;
+  const bool told = !std::exchange(life_open_, false);
+  const bool answered = outcome == ReplayClient::Outcome::kEnd;
+  if (recover_to_ && answered && tracker_.next() <= *recover_to_) {
+    // What is still missing may have been published after the question.
+    replay_->Start(tracker_.next(), now_);
+  } else if (recover_to_) {
+    EndRecovery(stopping_ ? GapReason::kStopped : answered ? GapReason::kNotInReplay : GapReason::kNoAnswer);
+  }
+  if (answered && !told && interrupted_) {
+    // The same life would have its last message: this one is new, or keeps nothing that could be claimed.
+    DropHeld();
+    Restart(std::nullopt);
+    question_due_ = true;
+    return;
+  }
+  Settle(answered && told ? Continuity::kConfirmed : Continuity::kUnknown);
+}
+
+// The question is answered, or will not be: what was held is judged by its numbers.
+void EventStream::Settle(Continuity continuity) {
+  interrupted_ = reconnected_ = false;
+  sink_->OnContinuity(continuity);
+  for (WaitingQueue held = std::exchange(held_, {}); !held.empty(); held.pop_front()) {
+    kept_bytes_ -= held.front().bytes;
+    HandleLive(std::move(held.front()));
+  }
+}
+
+void EventStream::EndRecovery(GapReason reason) {
+  replay_->Stop();
+  asking_ = life_open_ = false;
+  if (recover_to_) {
+    const SequenceNumber to = *std::exchange(recover_to_, std::nullopt);
+    if (tracker_.next() <= to) GiveUp(to, reason);
+    if (!recovery_lost_some_) {
+      ++stats_.healed;
+      sink_->OnHealed(recover_from_, to);
+    }
+  }
+  // Holes among what waits are asked for in turn, if the last answer was one.
   while (!waiting_.empty()) {
     const SequenceNumber number = waiting_.front().sequence;
     if (number > tracker_.next()) {
-      if (now) {
-        StartRecovery(number - 1, *now);
+      if (reason == GapReason::kNotInReplay || reason == GapReason::kNoAnswer) {
+        StartRecovery(number - 1);
         return;
       }
       GiveUp(number - 1, reason);
     }
     Waiting message = std::move(waiting_.front());
     waiting_.pop_front();
-    waiting_bytes_ -= message.bytes;
+    kept_bytes_ -= message.bytes;
     ApplyLive(std::move(message));
   }
 }

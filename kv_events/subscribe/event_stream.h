@@ -52,13 +52,18 @@ struct EventStreamStats {
 // that comes late (first number above first_sequence) asks for everything before. A number below an earlier live one,
 // or the last one again with other content, is a publisher's restart.
 //
+// With a live link that watches its peers and a replay link it also asks when numbers cannot tell: when the first
+// connection is made, what came before it; when a lost connection is made again, whether the publisher is still the one
+// that sent the last applied message (byte for byte), and what was missed; and when Confirm is called, whether anything
+// follows. A message that may be of another life than what was applied is not applied before that is answered.
+//
 // Threads: made, used and destroyed by one thread; time is an argument.
 // Ownership: owns the live link and the replay links; the sink outlives the stream.
 // Errors: foreign bytes end in a counter and a call of the sink; nothing throws but for lack of memory.
 // Bounds: EventStreamOptions, ReplayLimits; a call of DoWork handles at most 64 messages of each kind.
 class EventStream {
  public:
-  // `replay` may be empty: gaps stay. REQUIRES: live and sink are not null.
+  // `replay` may be empty: gaps stay, and nothing is asked. REQUIRES: live and sink are not null.
   EventStream(std::unique_ptr<FrameLink> live, ReplayLinkFactory replay, const EventStreamOptions& options,
               StreamSink* sink);
   EventStream(const EventStream&) = delete;
@@ -68,10 +73,15 @@ class EventStream {
   // Takes and applies what is there. Returns the number of messages taken: 0 = nothing to do.
   int DoWork(MonotonicNanos now);
 
-  // Ends a running recovery as not healed and applies what waited for it.
+  // Asks whether everything that was published until now was applied; the sink learns kConfirmed or kUnknown. Nothing
+  // happens without a replay link.
+  void Confirm() noexcept { question_due_ = replay_.has_value(); }
+
+  // Ends a running recovery as not healed, an open question as not answered, and applies what waited for them.
   void Finish();
 
-  bool recovering() const noexcept { return replay_.has_value() && replay_->active(); }
+  // Whether a replay runs or is about to; until then nothing can be concluded from silence.
+  bool recovering() const noexcept { return replay_ && (replay_->active() || (question_due_ && !Away())); }
   FrameLink* replay_link() const noexcept { return replay_ ? replay_->link() : nullptr; }
   EventStreamStats stats() const noexcept;
 
@@ -82,37 +92,67 @@ class EventStream {
     SequenceNumber sequence = 0;
     std::size_t bytes = 0;
   };
+  using WaitingQueue = std::deque<Waiting>;
 
-  void TakeLive(InFrames frames, MonotonicNanos now);
-  void HandleLive(Waiting message, MonotonicNanos now);
-  void HandleRestart(SequenceNumber number);
-  bool SameAsLast(const Waiting& message) const;
+  // What can tell one life of a publisher from another: two lives do not send the same bytes under the same number.
+  struct LastApplied {
+    SequenceNumber sequence = 0;
+    std::uint64_t content = 0;  // hash of the payload
+  };
+
+  bool TakeLive();
+  void HandleLive(Waiting message);
   void ApplyLive(Waiting message);
   void Apply(const StreamMessage& message);
+  bool SameAsLast(const Waiting& message) const;
+  void DropHeld();
+  void Restart(std::optional<SequenceNumber> first_seen);
 
-  void StartRecovery(SequenceNumber to, MonotonicNanos now);
+  // Whether the publisher was connected and is not.
+  bool Away() const noexcept { return peers_.disconnected > 0 && peers_.present() == 0; }
+  void LookAtPeers();
+  void Interrupt();
+
+  void Ask();
+  void TakeReplayed(const InFrames& frames);
+  bool TellLife(const ReplayMessage& message);
+  void EndQuestion(ReplayClient::Outcome outcome);
+  void Settle(Continuity continuity);
+
+  void StartRecovery(SequenceNumber to);
   void Wait(Waiting message);
-  void TakeReplayed(const InFrames& frames, MonotonicNanos now);
-  void EndRecovery(GapReason reason, std::optional<MonotonicNanos> now);
+  void Hold(Waiting message);
+  void EndRecovery(GapReason reason);
   void GiveUp(SequenceNumber to, GapReason reason);
 
   const EventStreamOptions options_;
   StreamSink* const sink_;
   const std::unique_ptr<FrameLink> live_;
   std::optional<ReplayClient> replay_;
+  MonotonicNanos now_ = 0;  // of the running call
   SequenceTracker tracker_;
   EventStreamStats stats_;
 
-  // The last live message, to tell a repetition from a restart.
-  InFrames last_live_;
+  std::optional<Waiting> last_live_;  // to tell a repetition from a restart
+  std::optional<LastApplied> last_applied_;
   std::string topic_;  // the latest
 
-  // The running recovery: numbers [recover_from_, recover_to_]; those below tracker_.next() are done.
+  // The running recovery: numbers [recover_from_, recover_to_]; those below tracker_.next() are done. Without an end
+  // while a question runs and no live message says where it ends.
   SequenceNumber recover_from_ = 0;
-  SequenceNumber recover_to_ = 0;
+  std::optional<SequenceNumber> recover_to_;
   bool recovery_lost_some_ = false;
-  std::deque<Waiting> waiting_;  // ascending numbers above recover_to_
-  std::size_t waiting_bytes_ = 0;
+  WaitingQueue waiting_;  // ascending numbers above recover_to_
+
+  PeerCounts peers_;
+  bool question_due_ = false;
+  bool asking_ = false;       // the replay also answers a question
+  bool life_open_ = false;    // ... and its first message has not told the life yet
+  bool interrupted_ = false;  // the connection ended, and nobody said yet that the life did not
+  bool reconnected_ = false;  // ... and was made again: messages may be of either life
+  bool stopping_ = false;
+  WaitingQueue held_;           // not judged yet, as they came; only while interrupted_
+  std::size_t kept_bytes_ = 0;  // of waiting_ and held_
 };
 
 }  // namespace kvwire

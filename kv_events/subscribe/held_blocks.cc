@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "kv_events/escape_text.h"
+
 namespace kvwire {
 
 namespace {
@@ -140,7 +142,8 @@ void HeldBlocks::Dump(const std::function<void(std::string_view line)>& write) c
     std::sort(blocks.begin(), blocks.end());
     for (const std::uint64_t low64 : blocks) {
       line.clear();
-      fmt::format_to(std::back_inserter(line), "{} {} {:016x}", shelves_[shelf].group, shelves_[shelf].medium, low64);
+      fmt::format_to(std::back_inserter(line), "{} {} {:016x}", shelves_[shelf].group,
+                     EscapeField(shelves_[shelf].medium), low64);
       write(line);
     }
   }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "kv_events/escape_text.h"
+
 namespace kvwire {
 
 namespace {
@@ -103,6 +105,10 @@ std::string Hashes(std::span<const BlockHash> hashes) {
   if (hashes.size() == 1) return fmt::format("[{}]", hashes[0].ToHex());
   if (hashes.size() == 2) return fmt::format("[{}, {}]", hashes[0].ToHex(), hashes[1].ToHex());
   return fmt::format("[{}, .. {} .., {}]", hashes.front().ToHex(), hashes.size() - 2, hashes.back().ToHex());
+}
+
+std::string Field(std::string_view name, const std::optional<std::string_view>& value) {
+  return value ? fmt::format(" {}={}", name, EscapeText(*value)) : std::string();
 }
 
 template <class T>

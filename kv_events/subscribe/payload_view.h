@@ -32,7 +32,7 @@ std::vector<ByteRange> FindEvents(std::span<const std::uint8_t> payload);
 // Bounds: about `max_bytes` bytes are shown.
 std::string HexDump(std::span<const std::uint8_t> payload, ByteRange marked, std::size_t max_bytes = 512);
 
-// One event in one line, the wire's names; of many hashes the first and the last.
+// One event in one line, the wire's names; of many hashes the first and the last. Texts are escaped (EscapeText).
 std::string DescribeEvent(const KVEventBatch::Event& event);
 
 }  // namespace kvwire

@@ -6,7 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace kvwire {
 
@@ -26,8 +29,14 @@ std::uint64_t Get(const std::uint8_t* in, std::size_t width) {
   return value;
 }
 
-bool Write(std::FILE* file, const void* data, std::size_t size) {
-  return size == 0 || std::fwrite(data, 1, size, file) == size;
+// 0, or why not all of it could be written.
+int WriteAll(int file, std::span<const std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) return errno;
+    if (written > 0) bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return 0;
 }
 
 bool Read(std::FILE* file, void* data, std::size_t size) {
@@ -37,24 +46,49 @@ bool Read(std::FILE* file, void* data, std::size_t size) {
 }  // namespace
 
 Result<std::unique_ptr<RecordingWriter>> RecordingWriter::Create(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) {
     return MakeError(ErrorCode::kUnavailable, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
   }
-  std::unique_ptr<RecordingWriter> writer(new RecordingWriter(path, file));
-  std::array<std::uint8_t, kFileHeader> header{};
-  std::memcpy(header.data(), kMagic.data(), kMagic.size());
-  Put(header.data() + kMagic.size(), kRecordingVersion, 4);
-  if (!Write(file, header.data(), header.size())) return tl::unexpected<Error>(writer->Failed("write").error());
-  return writer;
+  return std::unique_ptr<RecordingWriter>(new RecordingWriter(path, file));
 }
 
 RecordingWriter::~RecordingWriter() {
-  if (file_ != nullptr) std::fclose(file_);
+  if (file_ >= 0) ::close(file_);
 }
 
-Status RecordingWriter::Failed(std::string_view what) const {
-  return MakeError(ErrorCode::kUnavailable, fmt::format("cannot {} {}: {}", what, path_, std::strerror(errno)));
+Error RecordingWriter::Failure(std::string_view what, int reason) const {
+  return {ErrorCode::kUnavailable, fmt::format("cannot {} {}: {}", what, path_, std::strerror(reason))};
+}
+
+bool RecordingWriter::IsEmptyFile() const noexcept {
+  struct stat info {};
+  return ::fstat(file_, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 0;
+}
+
+// Whatever the file held gives way to a header.
+Status RecordingWriter::Begin() {
+  struct stat info {};
+  // Devices and pipes have nothing to cut.
+  const bool regular = ::fstat(file_, &info) == 0 && S_ISREG(info.st_mode);
+  if (regular && ::ftruncate(file_, 0) != 0) return tl::unexpected<Error>(Failure("write", errno));
+  begun_ = true;
+  scratch_.assign(kMagic.begin(), kMagic.end());
+  scratch_.resize(kFileHeader);
+  Put(scratch_.data() + kMagic.size(), kRecordingVersion, 4);
+  return Write();
+}
+
+// Writes scratch_; of a write that fails halfway nothing stays.
+Status RecordingWriter::Write() {
+  const int reason = WriteAll(file_, scratch_);
+  if (reason == 0) {
+    good_bytes_ += scratch_.size();
+    return {};
+  }
+  // The reader copes with what cannot be cut.
+  [[maybe_unused]] const int cut = ::ftruncate(file_, static_cast<off_t>(good_bytes_));
+  return tl::unexpected<Error>(Failure("write", reason));
 }
 
 Status RecordingWriter::Append(std::uint64_t wall_nanos, SequenceNumber sequence, std::string_view topic,
@@ -64,22 +98,23 @@ Status RecordingWriter::Append(std::uint64_t wall_nanos, SequenceNumber sequence
                      fmt::format("message {} with a topic of {} and a payload of {} bytes is too long to record",
                                  sequence, topic.size(), payload.size()));
   }
-  std::array<std::uint8_t, kMessageHeader> header{};
-  Put(header.data(), wall_nanos, 8);
-  Put(header.data() + 8, sequence, 8);
-  Put(header.data() + 16, topic.size(), 4);
-  Put(header.data() + 20, payload.size(), 4);
-  if (!Write(file_, header.data(), header.size()) || !Write(file_, topic.data(), topic.size()) ||
-      !Write(file_, payload.data(), payload.size())) {
-    return Failed("write");
-  }
-  return {};
+  if (status_ && !begun_) status_ = Begin();
+  if (!status_) return status_;
+  scratch_.resize(kMessageHeader);
+  Put(scratch_.data(), wall_nanos, 8);
+  Put(scratch_.data() + 8, sequence, 8);
+  Put(scratch_.data() + 16, topic.size(), 4);
+  Put(scratch_.data() + 20, payload.size(), 4);
+  scratch_.insert(scratch_.end(), topic.begin(), topic.end());
+  scratch_.insert(scratch_.end(), payload.begin(), payload.end());
+  return status_ = Write();
 }
 
 Status RecordingWriter::Close() {
-  if (file_ == nullptr) return {};
-  if (std::fclose(std::exchange(file_, nullptr)) != 0) return Failed("close");
-  return {};
+  if (file_ < 0) return status_;
+  if (status_ && !begun_ && IsEmptyFile()) status_ = Begin();
+  if (::close(std::exchange(file_, -1)) != 0 && status_) status_ = tl::unexpected<Error>(Failure("close", errno));
+  return status_;
 }
 
 Result<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string& path) {
@@ -89,7 +124,13 @@ Result<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string
   }
   std::unique_ptr<RecordingReader> reader(new RecordingReader(path, file));
   std::array<std::uint8_t, kFileHeader> header{};
-  if (!Read(file, header.data(), header.size()) || std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0) {
+  errno = 0;
+  const bool whole = Read(file, header.data(), header.size());
+  if (std::ferror(file) != 0) {
+    const std::string_view reason = errno == EISDIR ? "is a directory" : std::strerror(errno);
+    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot read {}: {}", path, reason));
+  }
+  if (!whole || std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0) {
     return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} is not a kvwire recording", path));
   }
   const std::uint64_t version = Get(header.data() + kMagic.size(), 4);

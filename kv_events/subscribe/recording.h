@@ -39,11 +39,16 @@ inline constexpr std::uint32_t kRecordingVersion = 1;
 inline constexpr std::size_t kMaxRecordedTopic = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxRecordedPayload = std::size_t{64} << 20;
 
-// Writes a recording.
-// Threads: one thread at a time. Ownership: owns the file. Errors: name the file and the reason.
+// Writes a recording. A message is handed to the system whole before Append returns, so that a process that is killed
+// leaves all of them readable.
+// Threads: one thread at a time. Ownership: owns the file.
+// Errors: name the file and the reason. The first failure of a write is final: what came before stays readable, nothing
+//   is added, and every later call returns it again.
+// Bounds: memory for one message.
 class RecordingWriter {
  public:
-  // Replaces an existing file.
+  // Opens the file, or makes an empty one. What an existing file holds is replaced by the first Append; without one it
+  // stays as it is, and only an empty file becomes a recording of no messages, at Close.
   static Result<std::unique_ptr<RecordingWriter>> Create(const std::string& path);
 
   RecordingWriter(const RecordingWriter&) = delete;
@@ -56,11 +61,18 @@ class RecordingWriter {
   Status Close();
 
  private:
-  RecordingWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
-  Status Failed(std::string_view what) const;
+  RecordingWriter(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  Status Begin();
+  Status Write();
+  bool IsEmptyFile() const noexcept;
+  Error Failure(std::string_view what, int reason) const;
 
   const std::string path_;
-  std::FILE* file_;
+  int file_;                           // -1: closed
+  bool begun_ = false;                 // the header is written
+  std::uint64_t good_bytes_ = 0;       // written as whole messages, header included
+  std::vector<std::uint8_t> scratch_;  // what is written next
+  Status status_;
 };
 
 // Reads a recording, message by message.
@@ -74,7 +86,7 @@ class RecordingReader {
     kDamaged,    // a length above its limit: what follows cannot be read
   };
 
-  // Errors: no such file, not a recording, or another version.
+  // Errors: no such file, a directory, not a recording, or another version.
   static Result<std::unique_ptr<RecordingReader>> Open(const std::string& path);
 
   RecordingReader(const RecordingReader&) = delete;

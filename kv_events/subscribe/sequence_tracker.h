@@ -20,7 +20,7 @@ enum class SequenceVerdict : std::uint8_t {
 // first; a buffered live message moves the first past the second.
 //
 // A value. A publisher that restarts and passes the old numbers before it is seen again looks like a gap here; telling
-// the two apart takes more than numbers.
+// the two apart takes more than numbers, and is EventStream's work.
 class SequenceTracker {
  public:
   // `first`: the number of a publisher's first message.
@@ -37,6 +37,9 @@ class SequenceTracker {
     next_ = next;
     started_ = true;
   }
+
+  // As if `number` were the last one seen live.
+  void RewindLive(std::optional<SequenceNumber> number) noexcept { live_ = number; }
 
   // Back to the beginning: nothing seen, nothing applied.
   void Reset() noexcept { *this = SequenceTracker(first_); }

@@ -63,7 +63,7 @@ void StreamChecker::OnBatch(const StreamMessage& message, const DecodedBatch& ba
   const auto report_rejected = [&] {
     for (; rejected != batch.rejected.end() && rejected->index == place; ++rejected, ++place) {
       Violate({&message, place, nullptr}, CheckRule::kReadable, rejected->error.message, 0, BlockHash());
-      synchronised_ = false;  // what it said is unknown
+      baseline_ = false;  // what it said is unknown
     }
   };
   for (std::size_t i = 0; i < batch.batch.size(); ++i, ++place) {
@@ -92,7 +92,7 @@ void StreamChecker::OnUndecodable(const StreamMessage& message, const DecodeErro
   violation.what = error.message;
   violation.hex = HexDump(message.payload, {error.offset, error.offset + 1});
   Violate(violation);
-  synchronised_ = false;
+  baseline_ = false;
 }
 
 void StreamChecker::OnRecovery(SequenceNumber, SequenceNumber) {}
@@ -104,18 +104,38 @@ void StreamChecker::OnGap(const StreamGap& gap) {
     ++counts_.gaps;
     counts_.missing += gap.to - gap.from + 1;
   }
-  synchronised_ = false;
+  baseline_ = false;
   started_ = true;
   expected_ = gap.to + 1;
 }
 
-void StreamChecker::OnRestart(SequenceNumber, SequenceNumber) {
+void StreamChecker::OnRestart(SequenceNumber, std::optional<SequenceNumber>) {
   ++counts_.restarts;
   held_.Clear();
   history_.Clear();
   last_clear_.reset();
   started_ = false;
-  synchronised_ = true;
+  baseline_ = true;
+  interrupted_ = unconfirmed_ = false;
+}
+
+void StreamChecker::OnContinuity(Continuity continuity) {
+  switch (continuity) {
+    case Continuity::kInterrupted:
+      ++counts_.interruptions;
+      interrupted_ = true;
+      break;
+    case Continuity::kConfirmed:
+      interrupted_ = unconfirmed_ = false;
+      break;
+    case Continuity::kUnknown:
+      // Before the first message it only means that there is no baseline, and that message tells by its number.
+      unconfirmed_ = started_;
+      break;
+    case Continuity::kSeveral:
+      several_ = true;
+      break;
+  }
 }
 
 void StreamChecker::OnMalformed(std::size_t frame_count) {
@@ -126,11 +146,22 @@ void StreamChecker::OnMalformed(std::size_t frame_count) {
   Violate(violation);
 }
 
-CheckVerdict StreamChecker::Verdict() const noexcept {
+CheckVerdict StreamChecker::Verdict() const {
   if (counts_.violations > 0) return CheckVerdict::kViolated;
   if (counts_.batches == 0) return CheckVerdict::kSilent;
-  if (counts_.gaps > 0 || !synchronised_) return CheckVerdict::kIncomplete;
-  return CheckVerdict::kClean;
+  return WhyIncomplete().empty() ? CheckVerdict::kClean : CheckVerdict::kIncomplete;
+}
+
+std::string StreamChecker::WhyIncomplete() const {
+  if (several_) return std::string(kvwire::ToString(Continuity::kSeveral));
+  if (counts_.gaps > 0) return fmt::format("{} messages are missing", counts_.missing);
+  if (interrupted_) {
+    return fmt::format("{} after message {}; whether it published more, or began anew, is unknown",
+                       kvwire::ToString(Continuity::kInterrupted), expected_ - 1);
+  }
+  if (!baseline_) return "what the publisher held before is unknown";
+  if (unconfirmed_) return fmt::format("{}: message {}", kvwire::ToString(Continuity::kUnknown), expected_ - 1);
+  return {};
 }
 
 void StreamChecker::Expect(const StreamMessage& message) {
@@ -154,7 +185,7 @@ void StreamChecker::CheckStored(const Context& context, const BlockStored& store
             fmt::format("{} tokens for {} blocks of {}", stored.token_ids.size(), blocks, stored.block_size), group,
             blocks > 0 ? stored.block_hashes[0] : BlockHash());
   }
-  if (stored.parent_block_hash && synchronised_ && !history_.WasAnnounced(group, stored.parent_block_hash->Low64())) {
+  if (stored.parent_block_hash && synchronised() && !history_.WasAnnounced(group, stored.parent_block_hash->Low64())) {
     Violate(context, CheckRule::kKnownParent,
             fmt::format("parent {} was never announced", stored.parent_block_hash->ToHex()), group,
             *stored.parent_block_hash);
@@ -175,7 +206,7 @@ void StreamChecker::CheckRemoved(const Context& context, const BlockRemoved& rem
   for (const BlockHash& hash : removed.block_hashes) {
     const std::uint64_t low64 = hash.Low64();
     if (!held_.Remove(shelf, low64)) {
-      if (synchronised_) {
+      if (synchronised()) {
         const BlockMoment latest = history_.LastThree(group, low64)[0];
         const bool cleared = last_clear_ && latest.kind() == BlockMoment::Kind::kStored && latest.Before(*last_clear_);
         Violate(context, cleared ? CheckRule::kClearEmpties : CheckRule::kKnownRemoval,
@@ -199,7 +230,7 @@ void StreamChecker::CheckCleared(const Context& context) {
   ++counts_.cleared;
   held_.Clear();
   leaving_.clear();
-  synchronised_ = true;
+  baseline_ = true;
   last_clear_ = BlockMoment(context.message->sequence, context.event, BlockMoment::Kind::kNone);
 }
 

@@ -69,12 +69,14 @@ struct CheckCounts {
   std::uint64_t missing = 0;  // numbers in them
   std::uint64_t healed = 0;
   std::uint64_t restarts = 0;
+  std::uint64_t interruptions = 0;
 };
 
 // Holds one stream to the rules and keeps the blocks it holds. While the stream is not known from its beginning (a late
 // join or a gap, until AllBlocksCleared or a restart) the rules about parents and removals cannot be judged and are
-// not. A gap inside the stream makes the verdict incomplete for good; a late join does until AllBlocksCleared or a
-// restart.
+// not. A gap inside the stream makes the verdict incomplete for good, and so do several publishers in one stream; a
+// late join does until AllBlocksCleared or a restart; a lost connection or an end that the publisher does not confirm
+// does until a restart or a confirmation.
 //
 // Threads: one thread at a time.
 // Bounds: HeldBlocks and BlockHistory: under 1 GiB for 6 million different blocks. At most max_reports violations are
@@ -94,15 +96,18 @@ class StreamChecker final : public StreamSink {
   void OnRecovery(SequenceNumber from, SequenceNumber to) override;
   void OnHealed(SequenceNumber from, SequenceNumber to) override;
   void OnGap(const StreamGap& gap) override;
-  void OnRestart(SequenceNumber last, SequenceNumber first_seen) override;
+  void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) override;
+  void OnContinuity(Continuity continuity) override;
   void OnMalformed(std::size_t frame_count) override;
 
-  CheckVerdict Verdict() const noexcept;
+  CheckVerdict Verdict() const;
+  // Why the verdict is, or would be, incomplete: one line; empty if nothing is.
+  std::string WhyIncomplete() const;
 
   const CheckCounts& counts() const noexcept { return counts_; }
   const HeldBlocks& held() const noexcept { return held_; }
   // Whether everything since the publisher's first message, a restart or AllBlocksCleared is known.
-  bool synchronised() const noexcept { return synchronised_; }
+  bool synchronised() const noexcept { return baseline_ && !interrupted_; }
 
  private:
   // The event being checked, for reports.
@@ -128,7 +133,10 @@ class StreamChecker final : public StreamSink {
   CheckCounts counts_;
   SequenceNumber expected_ = 0;
   bool started_ = false;
-  bool synchronised_ = true;
+  bool baseline_ = true;      // by the numbers
+  bool interrupted_ = false;  // what follows may be of another life
+  bool unconfirmed_ = false;  // something may follow what was received
+  bool several_ = false;
   std::optional<BlockMoment> last_clear_;
   // Blocks of the current batch of which some announcements were taken back, not all; only under Removals::kExact.
   std::map<std::pair<HeldBlocks::ShelfId, std::uint64_t>, std::size_t> leaving_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -43,6 +44,17 @@ struct StreamGap {
   bool joined_late = false;
 };
 
+// What is known of a stream's continuity. Numbers alone do not tell a publisher's next life from its last one, nor
+// whether messages follow the last one received.
+enum class Continuity : std::uint8_t {
+  kInterrupted,  // the connection ended: what comes next may be another life of the publisher
+  kConfirmed,    // still the same life, and everything published until now was applied or reported as a gap
+  kUnknown,      // nobody could say so
+  kSeveral,      // several publishers feed this stream: their numbers mix
+};
+
+std::string_view ToString(Continuity continuity) noexcept;
+
 // What the owner of a stream learns, in the order in which it is to be applied: each number once, ascending within a
 // publisher's life.
 //
@@ -58,15 +70,17 @@ class StreamSink {
   virtual void OnUndecodable(const StreamMessage& message, const DecodeError& error) = 0;
 
   // Numbers are missing and a replay is asked for. It ends with OnHealed, or with OnGap for each part that stays
-  // missing.
+  // missing, or with kInterrupted.
   virtual void OnRecovery(SequenceNumber from, SequenceNumber to) = 0;
   // All of from..to was applied.
   virtual void OnHealed(SequenceNumber from, SequenceNumber to) = 0;
   virtual void OnGap(const StreamGap& gap) = 0;
 
-  // The publisher began anew; what was held is void. Comes after everything of the old life. `last` is the last live
-  // number of the old life.
-  virtual void OnRestart(SequenceNumber last, SequenceNumber first_seen) = 0;
+  // The publisher began anew; what was held is void. Comes after everything of the old life. `last` is the last number
+  // of the old life; `first_seen` is empty when the replay told, not a live message.
+  virtual void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) = 0;
+
+  virtual void OnContinuity(Continuity continuity) = 0;
 
   // A live message that is not topic, sequence, payload.
   virtual void OnMalformed(std::size_t frame_count) = 0;

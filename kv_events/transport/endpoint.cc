@@ -7,11 +7,15 @@
 
 #include <fmt/format.h>
 
+#include "kv_events/escape_text.h"
+
 namespace kvwire {
 
 namespace {
 
 constexpr std::string_view kAllowed = "tcp://HOST:PORT, ipc://PATH or inproc://NAME";
+// So much of an address goes into a message; the longest that is allowed is shorter.
+constexpr std::size_t kShown = 300;
 constexpr std::int64_t kMaxPort = 65535;
 // sockaddr_un holds 108 bytes with the terminating zero.
 constexpr std::size_t kMaxIpcPath = 107;
@@ -21,7 +25,7 @@ constexpr std::string_view kAnyIpcPath = "*";
 
 tl::unexpected<Error> Refuse(std::string_view field, std::string_view text, std::string_view reason) {
   return MakeError(ErrorCode::kInvalidArgument,
-                   fmt::format("{}: \"{}\": {}; allowed: {}", field, text, reason, kAllowed));
+                   fmt::format("{}: \"{}\": {}; allowed: {}", field, ShortText(text, kShown), reason, kAllowed));
 }
 
 // A blank or control character in an address is a typing error, and a zero byte would end it early in the C interface.
@@ -65,10 +69,12 @@ Result<Endpoint> ParseTcp(std::string_view text, std::string_view rest, std::str
   if (port_text.empty()) return Refuse(field, text, "the port is missing");
   const std::optional<std::int64_t> port = ParsePort(port_text);
   if (!port) {
-    return Refuse(field, text,
-                  fmt::format("the port \"{}\" is not a number from 0 to {}, nor \"*\"", port_text, kMaxPort));
+    return Refuse(
+        field, text,
+        fmt::format("the port \"{}\" is not a number from 0 to {}, nor \"*\"", ShortText(port_text, kShown), kMaxPort));
   }
-  if (*port > kMaxPort) return Refuse(field, text, fmt::format("the port {} is above {}", port_text, kMaxPort));
+  if (*port > kMaxPort)
+    return Refuse(field, text, fmt::format("the port {} is above {}", ShortText(port_text, kShown), kMaxPort));
   Endpoint endpoint;
   endpoint.scheme = Endpoint::Scheme::kTcp;
   endpoint.host = host;
@@ -221,16 +227,41 @@ bool Binds(const Endpoint& endpoint, SocketMode mode) noexcept {
          endpoint.host.find("::") != std::string::npos;
 }
 
+Status CheckConnects(const Endpoint& endpoint, std::string_view field) {
+  const bool given = endpoint.scheme == Endpoint::Scheme::kTcp ? endpoint.host != "*" && endpoint.port.value_or(0) != 0
+                                                               : endpoint.path != kAnyIpcPath;
+  if (given) return {};
+  return Refuse(field, endpoint.ToString(), "the socket connects, so host and port must be given");
+}
+
+bool AddressesMeet(const Endpoint& publish, const Endpoint& replay, SocketMode mode) noexcept {
+  if (publish.scheme != replay.scheme) return false;
+  if (publish.scheme != Endpoint::Scheme::kTcp) return publish.path == replay.path && publish.path != kAnyIpcPath;
+  return publish.port == replay.port && publish.port.value_or(0) != 0 &&
+         HostsMeet(publish, replay, Binds(publish, mode));
+}
+
+std::string_view BindHint(const Endpoint& endpoint) noexcept {
+  switch (endpoint.scheme) {
+    case Endpoint::Scheme::kTcp:
+      if (IsWildcard(endpoint)) return {};
+      return " (binding takes the numeric address or the name of an interface of this machine, or *)";
+    case Endpoint::Scheme::kIpc:
+      return " (the directory of the path must exist and be writable)";
+    case Endpoint::Scheme::kInproc:
+      break;
+  }
+  return {};
+}
+
 Result<RankEndpoints> EndpointsForRank(const KVEventsConfig& config, std::int64_t rank, std::int64_t dp_size) {
   Result<Endpoint> publish = Endpoint::Parse(config.endpoint, "endpoint");
   if (!publish) return tl::unexpected<Error>(publish.error());
   Result<Endpoint> publish_ranked = EndpointForRank(*publish, "endpoint", rank, dp_size);
   if (!publish_ranked) return tl::unexpected<Error>(publish_ranked.error());
   const bool binds = Binds(*publish, config.kvwire.mode);
-  const bool dialable = publish->scheme == Endpoint::Scheme::kTcp ? publish->host != "*" && *publish->port != 0
-                                                                  : publish->path != kAnyIpcPath;
-  if (!binds && !dialable) {
-    return Refuse("endpoint", config.endpoint, "the socket connects, so host and port must be given");
+  if (!binds) {
+    if (const Status connects = CheckConnects(*publish, "endpoint"); !connects) return tl::unexpected(connects.error());
   }
 
   RankEndpoints endpoints{*publish_ranked, std::nullopt};

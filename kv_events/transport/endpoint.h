@@ -36,6 +36,15 @@ Result<Endpoint> EndpointForRank(const Endpoint& base, std::string_view field, s
 // starts with ipc:// or inproc://, else connect) with one difference: 0.0.0.0 binds.
 bool Binds(const Endpoint& endpoint, SocketMode mode) noexcept;
 
+// Refuses an address without a destination. `field` names the setting.
+Status CheckConnects(const Endpoint& endpoint, std::string_view field);
+
+// Whether a publishing socket in this mode and a replay socket, which binds, want the same address.
+bool AddressesMeet(const Endpoint& publish, const Endpoint& replay, SocketMode mode) noexcept;
+
+// What helps when binding failed for another reason than an address in use; to be put after the message. May be empty.
+std::string_view BindHint(const Endpoint& endpoint) noexcept;
+
 // The pair of a publisher's addresses for one rank, checked together: the port ranges of both over all ranks must not
 // overlap, whatever the rank asked for.
 struct RankEndpoints {

@@ -34,6 +34,16 @@ enum class SendResult : std::uint8_t {
   kFailed,      // the socket is broken or closed
 };
 
+// What a link that watches its peers saw so far; only the differences between two looks mean something.
+struct PeerCounts {
+  std::uint64_t connected = 0;      // connections ready for messages
+  std::uint64_t disconnected = 0;   // of those, ended
+  std::uint64_t accept_failed = 0;  // connections that the system could not give us, e.g. for lack of descriptors
+
+  std::uint64_t present() const noexcept { return connected - disconnected; }
+  friend bool operator==(const PeerCounts&, const PeerCounts&) = default;
+};
+
 // A message socket: whole messages of frames in and out, never blocking. The seam under every protocol: ZeroMQ in
 // production, memory or a lossy link in tests.
 //
@@ -50,6 +60,10 @@ class FrameLink {
 
   // The next message, if one is there. For a ROUTER the first frame is the peer's identity.
   virtual std::optional<InFrames> TryReceive() = 0;
+
+  // A connection's messages are there only after it was counted, and may still be there after its end was. All zero for
+  // a link that does not watch.
+  virtual PeerCounts peers() noexcept { return {}; }
 
   // The address in use after binding, e.g. with the port that the operating system chose.
   virtual std::string endpoint() const = 0;

@@ -16,6 +16,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>
+#include <zmq.hpp>
 
 #include "kv_events/transport/address_probe.h"
 
@@ -25,6 +26,7 @@ namespace {
 
 // Below this size a copy is cheaper than the counted hand-over.
 constexpr std::size_t kShareBytes = 1024;
+constexpr int kHandshakeMillis = 5000;
 // How long the destructor waits for a bound address to become free.
 constexpr std::chrono::milliseconds kReleaseTime(200);
 
@@ -107,41 +109,28 @@ SendResult SendOne(void* socket, const OutFrame& frame, int flags) noexcept {
   return SendResult::kSent;
 }
 
-// The next frame of a message, if there is one.
-class ReceivedFrame {
- public:
-  ReceivedFrame() { zmq_msg_init(&message_); }
-  ReceivedFrame(const ReceivedFrame&) = delete;
-  ReceivedFrame& operator=(const ReceivedFrame&) = delete;
-  ~ReceivedFrame() { zmq_msg_close(&message_); }
-
-  bool Receive(void* socket) noexcept {
-    while (zmq_msg_recv(&message_, socket, ZMQ_DONTWAIT) < 0) {
-      if (errno != EINTR) return false;
-    }
-    return true;
+// The next frame, if one is there.
+bool ReceiveFrame(void* socket, zmq::message_t* frame) noexcept {
+  while (zmq_msg_recv(frame->handle(), socket, ZMQ_DONTWAIT) < 0) {
+    if (errno != EINTR) return false;
   }
-  bool more() const noexcept { return zmq_msg_more(&message_) != 0; }
-  std::span<const std::uint8_t> bytes() noexcept {
-    return {static_cast<const std::uint8_t*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
-  }
-
- private:
-  zmq_msg_t message_;
-};
+  return true;
+}
 
 }  // namespace
 
-// Listens to what libzmq reports about a socket's connections. Its own end is a PAIR socket; both go when it goes.
+// Counts what libzmq reports about a socket's connections. Its own end is a PAIR socket; both go when it goes.
 class ZmqLink::Monitor {
  public:
-  Monitor(const ZmqContext& context, void* watched, int events) : watched_(watched) {
+  Monitor(const ZmqContext& context, void* watched) : watched_(watched) {
+    constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
     static std::atomic<std::uint64_t> next{0};
     const std::string address = fmt::format("inproc://kvwire.monitor.{}", next.fetch_add(1));
-    if (zmq_socket_monitor(watched_, address.c_str(), events) != 0) return;
+    if (zmq_socket_monitor(watched_, address.c_str(), kEvents) != 0) return;
     pair_ = zmq_socket(context.handle(), ZMQ_PAIR);
     if (pair_ == nullptr) return;
     SetOption(pair_, ZMQ_LINGER, 0);
+    SetOption(pair_, ZMQ_RCVHWM, 0);
     if (zmq_connect(pair_, address.c_str()) == 0) return;
     zmq_close(pair_);
     pair_ = nullptr;
@@ -153,17 +142,28 @@ class ZmqLink::Monitor {
     if (pair_ != nullptr) zmq_close(pair_);
   }
 
-  // Whether one of the events came since the last call.
-  bool Happened() noexcept {
-    if (pair_ == nullptr) return false;
-    bool any = false;
-    for (ReceivedFrame frame; frame.Receive(pair_);) any = true;
-    return any;
+  const PeerCounts& Count() noexcept {
+    zmq::message_t frame;
+    while (pair_ != nullptr && ReceiveFrame(pair_, &frame)) {
+      // An event is two frames: its number in the first two bytes of the first, and an address.
+      std::uint16_t event = 0;
+      if (frame.more() && frame.size() >= sizeof(event)) std::memcpy(&event, frame.data(), sizeof(event));
+      Note(event);
+    }
+    return counts_;
   }
 
  private:
+  void Note(int event) noexcept {
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) ++counts_.connected;
+    // A connection that never finished its handshake is reported as ended, too.
+    if (event == ZMQ_EVENT_DISCONNECTED && counts_.present() > 0) ++counts_.disconnected;
+    if (event == ZMQ_EVENT_ACCEPT_FAILED) ++counts_.accept_failed;
+  }
+
   void* const watched_;
   void* pair_ = nullptr;
+  PeerCounts counts_;
 };
 
 ZmqLink::ZmqLink(std::shared_ptr<ZmqContext> context, void* socket, LinkKind kind, const LinkOptions& options)
@@ -185,6 +185,7 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
   bool done = SetOption(socket_, ZMQ_LINGER, 0) && SetOption(socket_, ZMQ_SNDHWM, options.send_hwm) &&
               SetOption(socket_, ZMQ_RCVHWM, options.receive_hwm) &&
               SetOption(socket_, ZMQ_MAXMSGSIZE, options.max_message_bytes) &&
+              SetOption(socket_, ZMQ_HANDSHAKE_IVL, kHandshakeMillis) &&
               SetOption(socket_, ZMQ_IPV6, NeedsIpv6(endpoint) ? 1 : 0);
   switch (kind_) {
     case LinkKind::kPub:
@@ -212,6 +213,7 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Open(std::shared_ptr<ZmqContext> conte
   if (socket == nullptr) return Explain("open", kind, endpoint.ToString(), zmq_errno());
   std::unique_ptr<ZmqLink> link(new ZmqLink(std::move(context), socket, kind, options));
   if (!link->Configure(endpoint, options)) return Explain("configure", kind, endpoint.ToString(), zmq_errno());
+  if (options.watch_peers) link->monitor_ = std::make_unique<Monitor>(*link->context_, socket);
   return link;
 }
 
@@ -224,7 +226,11 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Bind(std::shared_ptr<ZmqContext> conte
   if (endpoint.scheme == Endpoint::Scheme::kIpc && UnixSocketAnswers(endpoint.path)) {
     return Explain("bind", kind, address, EADDRINUSE);
   }
-  if (zmq_bind((*link)->socket_, address.c_str()) != 0) return Explain("bind", kind, address, zmq_errno());
+  if (zmq_bind((*link)->socket_, address.c_str()) != 0) {
+    tl::unexpected<Error> failed = Explain("bind", kind, address, zmq_errno());
+    if (failed.value().code != ErrorCode::kAddressInUse) failed.value().message += BindHint(endpoint);
+    return failed;
+  }
   (*link)->bound_ = true;
   (*link)->endpoint_ = LastEndpoint((*link)->socket_);
   return link;
@@ -236,9 +242,6 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Connect(std::shared_ptr<ZmqContext> co
   if (!link) return link;
   const std::string address = endpoint.ToString();
   ZmqLink& made = **link;
-  if (options.watch_peers) {
-    made.monitor_ = std::make_unique<Monitor>(*made.context_, made.socket_, ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
-  }
   if (zmq_connect(made.socket_, address.c_str()) != 0) return Explain("connect", kind, address, zmq_errno());
   made.endpoint_ = address;
   return link;
@@ -262,12 +265,12 @@ SendResult ZmqLink::TrySend(std::span<const OutFrame> frames) noexcept {
 std::optional<InFrames> ZmqLink::TryReceive() {
   std::optional<InFrames> frames;
   for (bool more = true; more;) {
-    ReceivedFrame frame;
+    zmq::message_t frame;
     // Messages arrive whole: only the first frame can be missing, unless the socket broke.
-    if (!frame.Receive(socket_)) return std::nullopt;
+    if (!ReceiveFrame(socket_, &frame)) return std::nullopt;
     if (!frames) frames.emplace();
-    const std::span<const std::uint8_t> bytes = frame.bytes();
-    if (frames->size() < max_frames_) frames->emplace_back(bytes.begin(), bytes.end());
+    const auto* bytes = frame.data<std::uint8_t>();
+    if (frames->size() < max_frames_) frames->emplace_back(bytes, bytes + frame.size());
     more = frame.more();
   }
   return frames;
@@ -275,10 +278,7 @@ std::optional<InFrames> ZmqLink::TryReceive() {
 
 std::string ZmqLink::endpoint() const { return endpoint_; }
 
-bool ZmqLink::had_peer() noexcept {
-  if (!had_peer_ && monitor_ && monitor_->Happened()) had_peer_ = true;
-  return had_peer_;
-}
+PeerCounts ZmqLink::peers() noexcept { return monitor_ ? monitor_->Count() : PeerCounts(); }
 
 WakeSignal::WakeSignal() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
@@ -296,12 +296,15 @@ void WakeSignal::Drain() noexcept {
   [[maybe_unused]] const int done = eventfd_read(fd_, &count);
 }
 
-void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chrono::microseconds timeout) noexcept {
-  std::array<pollfd, 8> polled{};
+void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chrono::microseconds timeout) {
+  constexpr std::size_t kFew = 8;  // without an allocation
+  std::array<pollfd, kFew> few{};
+  std::vector<pollfd> many(links.size() < kFew ? 0 : links.size() + 1);
+  pollfd* const polled = many.empty() ? few.data() : many.data();
   nfds_t count = 0;
   if (signal != nullptr && signal->fd() >= 0) polled[count++] = {signal->fd(), POLLIN, 0};
   for (ZmqLink* link : links) {
-    if (link == nullptr || count == polled.size()) continue;
+    if (link == nullptr) continue;
     // The descriptor fires only on a change, so what is there already must be asked for; asking also lets the socket
     // act on what its I/O thread told it.
     int events = 0;
@@ -313,7 +316,7 @@ void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chro
   }
   const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout).count();
   const timespec limit{static_cast<std::time_t>(nanos / 1'000'000'000), static_cast<long>(nanos % 1'000'000'000)};
-  ppoll(polled.data(), count, &limit, nullptr);
+  ppoll(polled, count, &limit, nullptr);
   if (signal != nullptr) signal->Drain();
 }
 

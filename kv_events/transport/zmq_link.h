@@ -25,13 +25,14 @@ struct LinkOptions {
   std::size_t max_frames = 64;          // receiving side: further frames of a message are thrown away
   std::string subscription;             // kSub: topic prefix
   std::string identity;                 // kDealer: what a ROUTER calls it, up to 255 bytes; empty: the ROUTER chooses
-  bool watch_peers = false;             // Connect: makes had_peer() work
+  bool watch_peers = false;             // makes peers() count; inproc addresses never do
 };
 
 // A ZeroMQ socket as a FrameLink. PUB (an XPUB) drops at a subscriber's high-water mark (ZeroMQ's rule: kSent all the
 // same), and receives one message per subscription that comes (byte 1, then the topic prefix) or goes (byte 0);
 // ROUTER is mandatory: a full peer gives kWouldBlock, a gone one kUnroutable; of two peers with one identity the later
-// takes over. IPv6 is on for bracketed hosts and "::". Shared frames of 1 KiB or more are sent without a copy.
+// takes over. IPv6 is on for bracketed hosts and "::". Shared frames of 1 KiB or more are sent without a copy. A peer
+// that does not finish its handshake within 5 s is disconnected.
 //
 // Threads: used by one thread at a time; may be handed over before its first use there.
 // Errors: Bind and Connect name the setting, the socket, the address and the reason; kAddressInUse if somebody holds
@@ -54,8 +55,7 @@ class ZmqLink final : public FrameLink {
   std::optional<InFrames> TryReceive() override;
   std::string endpoint() const override;
 
-  // Whether a peer ever was there, if options.watch_peers said to look.
-  bool had_peer() noexcept;
+  PeerCounts peers() noexcept override;
 
   // The raw socket, for WaitForInput.
   void* handle() const noexcept { return socket_; }
@@ -74,7 +74,6 @@ class ZmqLink final : public FrameLink {
   const std::size_t max_frames_;
   std::string endpoint_;
   bool bound_ = false;
-  bool had_peer_ = false;
   std::unique_ptr<Monitor> monitor_;
 };
 
@@ -97,7 +96,7 @@ class WakeSignal {
 };
 
 // Sleeps until one of the links has input or may be written again, the signal fires or the time is over. Drains the
-// signal. May return early without a reason. REQUIRES: at most 7 links; null entries are skipped.
-void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chrono::microseconds timeout) noexcept;
+// signal. May return early without a reason. Null entries are skipped.
+void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chrono::microseconds timeout);
 
 }  // namespace kvwire

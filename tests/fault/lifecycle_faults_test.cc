@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/publisher_bench.h"
+#include "tests/support/watchdog.h"
 
 namespace kvwire::test {
 namespace {
@@ -38,18 +39,27 @@ void Repeat(int times, const std::function<void()>& cycle) {
   CHECK(Eventually([&] { return Resources().AtMost(before); }));
 }
 
-void CheckClosed(const ZmqPublisher& publisher, std::uint64_t submitted) {
-  CHECK(publisher.stats().queued == 0);
-  CHECK(Balanced(publisher.stats(), submitted));
+// Closes and destroys, each within a watchdog of its own: the publisher's bound of 2.5 s, and time for a busy machine.
+void End(std::unique_ptr<ZmqPublisher> publisher, milliseconds deadline, std::uint64_t submitted) {
+  {
+    const Watchdog watchdog("Close");
+    publisher->Close(deadline);
+  }
+  CHECK(publisher->stats().queued == 0);
+  CHECK(Balanced(publisher->stats(), submitted));
+  const Watchdog watchdog("the destructor after Close");
+  publisher.reset();
 }
+
+constexpr milliseconds kInTime(2000);
+constexpr milliseconds kHurried(50);
 
 TEST_CASE("J4: a thousand publishers come and go without a subscriber") {
   Repeat(1000, [] {
     Result<std::unique_ptr<ZmqPublisher>> publisher = ZmqPublisher::Create(LoopbackConfig(), {});
     REQUIRE(publisher);
     for (int i = 0; i < 3; ++i) static_cast<void>((*publisher)->Publish(StoreBatch(1)));
-    (*publisher)->Close();
-    CheckClosed(**publisher, 3);
+    End(*std::move(publisher), kInTime, 3);
   });
 }
 
@@ -60,8 +70,7 @@ TEST_CASE("J4: a subscriber that does not read delays no end") {
     const auto stalled = bench.Subscribe("test", 1);
     SequenceNumber next = Join(bench.publisher.get(), stalled.get());
     for (int i = 0; i < 100; ++i, ++next) static_cast<void>(bench.publisher->Publish(StoreBatch(1)));
-    bench.publisher->Close(milliseconds(50));
-    CheckClosed(*bench.publisher, next);
+    End(std::move(bench.publisher), kHurried, next);
   });
 }
 
@@ -78,8 +87,7 @@ TEST_CASE("J4: a stalled subscriber delays no end of a publisher that owns its c
     const auto stalled = ConnectTo(context, LinkKind::kSub, (*publisher)->source()->endpoint, slow);
     SequenceNumber next = Join(publisher->get(), stalled.get());
     for (int i = 0; i < 100; ++i, ++next) static_cast<void>((*publisher)->Publish(StoreBatch(1)));
-    (*publisher)->Close(milliseconds(50));
-    CheckClosed(**publisher, next);
+    End(*std::move(publisher), kHurried, next);
   });
 }
 
@@ -91,8 +99,7 @@ TEST_CASE("J4: a peer that never comes up delays no end") {
     Result<std::unique_ptr<ZmqPublisher>> publisher = ZmqPublisher::Create(config, {});
     REQUIRE(publisher);
     for (int i = 0; i < 10; ++i) static_cast<void>((*publisher)->Publish(StoreBatch(1)));
-    (*publisher)->Close();
-    CheckClosed(**publisher, 10);
+    End(*std::move(publisher), kInTime, 10);
   });
 }
 
@@ -105,8 +112,7 @@ TEST_CASE("J4: a client in the middle of a replay delays no end") {
     const auto dealer = bench.Dealer("slow", 1);
     Ask(dealer.get(), 0);
     REQUIRE(Eventually([&] { return dealer->TryReceive().has_value(); }));
-    bench.publisher->Close();
-    CheckClosed(*bench.publisher, 500);
+    End(std::move(bench.publisher), kInTime, 500);
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "tests/support/own_loopback.h"
 #include "tests/support/publisher_bench.h"
+#include "tests/support/watchdog.h"
 
 namespace kvwire::test {
 namespace {
@@ -48,6 +49,61 @@ TEST_CASE("A1: a full queue drops at once and never blocks, and what it took arr
     }
     CHECK(Balanced(bench.publisher->stats(), static_cast<std::uint64_t>(capacity) + 5));
   }
+}
+
+TEST_CASE("A1: a hundred thousand batches pass a full queue whose encoder never moves") {
+  constexpr std::uint64_t kBatches = 100'000;
+  Gate gate;
+  KVEventsConfig config = LoopbackConfig();
+  config.max_queue_size = 8;
+  PublisherBench bench(config, {}, gate.encoder());
+  std::uint64_t refused = 0;
+  {
+    const Watchdog watchdog("Publish, with an encoder that does not move,", std::chrono::seconds(60));
+    for (std::uint64_t i = 0; i < kBatches; ++i) {
+      if (bench.publisher->Publish(StoreBatch(1, i)) == PublishResult::kDroppedQueueFull) ++refused;
+      bench.publisher->Wake();
+    }
+  }
+  CHECK(refused == kBatches - 8);
+  CHECK(bench.publisher->stats().dropped_full == refused);
+  gate.Open();
+  REQUIRE(bench.Settled());
+  CHECK(Numbers(Published(bench)) == Range(0, 7));
+  CHECK(Balanced(bench.publisher->stats(), kBatches));
+}
+
+TEST_CASE("A1: a hundred thousand batches pass a full queue whose link never moves") {
+  constexpr std::uint64_t kBatches = 100'000;
+  MemoryRig rig;
+  FaultyLink stuck(rig.publish());
+  stuck.room = 0;
+  AgentSettings settings;
+  settings.max_batches = 8;
+  DrivenPublisher publisher(settings, &stuck, rig.replay());
+  std::atomic<bool> stop{false};
+  std::thread agent([&] {
+    while (!stop) publisher.agent.DoWork(0);
+  });
+  std::uint64_t refused = 0;
+  {
+    const Watchdog watchdog("Publish, with a link that does not move,", std::chrono::seconds(60));
+    for (std::uint64_t i = 0; i < kBatches; ++i) {
+      if (publisher.Publish(StoreBatch(1, i)) == PublishResult::kDroppedQueueFull) ++refused;
+    }
+  }
+  stop = true;
+  agent.join();
+  const PublisherStats stats = publisher.agent.stats();
+  CHECK(stats.sent == 0);
+  CHECK(stats.queued == 8);
+  CHECK(refused == kBatches - 8);
+  CHECK(stats.dropped_full == refused);
+  CHECK(Balanced(stats, kBatches));
+
+  const auto subscriber = rig.Subscribe("");
+  stuck.room = 100;
+  CHECK(Numbers(publisher.ReadLive(subscriber.get(), 8)) == Range(0, 7));
 }
 
 TEST_CASE("A2: dropped batches burn their numbers, live and replayed") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -176,6 +177,52 @@ TEST_CASE("J3: of two clients with one identity the later is served") {
   Ask(second.get(), 50);
   CHECK(Numbers(ReadReplay(second.get())) == Range(50, 99));
   CHECK_FALSE(first->TryReceive());
+}
+
+TEST_CASE("J3: a client that comes back under its identity in the middle of its replay gets a whole one") {
+  constexpr SequenceNumber kBatches = 1000;
+  constexpr SequenceNumber kRounds = 50;
+  KVEventsConfig config = LoopbackConfig();
+  config.buffer_steps = 2000;  // nothing falls out
+  PublisherBench bench(config, {}, Wide(4096));
+  Fill(&bench, kBatches);
+  const auto subscriber = bench.Subscribe("test");
+  SequenceNumber next = Join(bench.publisher.get(), subscriber.get(), kBatches);
+  for (SequenceNumber round = 0; round < kRounds; ++round) {
+    CAPTURE(round);
+    auto before = bench.Dealer("same", round % 2 == 0 ? 10 : 1000);
+    Ask(before.get(), 0);
+    // Cut off at another place each time.
+    for (SequenceNumber number = 0; number <= round * 7; ++number) {
+      REQUIRE(Eventually([&] { return before->TryReceive().has_value(); }));
+    }
+    before.reset();
+    const auto again = bench.Dealer("same");
+    Ask(again.get(), 0);
+    // The live stream goes on meanwhile.
+    REQUIRE(bench.publisher->Publish(KVEventBatch()) == PublishResult::kAccepted);
+    CHECK(Numbers(ReadLive(subscriber.get(), 1)) == Range(next, next));
+    ++next;
+    // The rest of the answer that was cut off may come first. Number 0 was sent before the cut.
+    std::vector<SequenceNumber> rest;
+    std::vector<SequenceNumber> whole;
+    bool ended = false;
+    CHECK(Eventually([&] {
+      while (const std::optional<Replayed> message = ReceiveReplayed(again.get())) {
+        const bool own = !whole.empty() || message->number == 0;
+        if (message->end) {
+          if (own) ended = true;
+          continue;
+        }
+        (own ? whole : rest).push_back(message->number);
+      }
+      return ended;
+    }));
+    // The batch published meanwhile may be part of it.
+    CHECK((whole == Range(0, next - 1) || whole == Range(0, next - 2)));
+    if (!rest.empty()) CHECK(rest == Range(rest.front(), rest.back()));
+  }
+  CHECK(Balanced(bench.publisher->stats(), next));
 }
 
 }  // namespace

@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/publish/factory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
+#include <netinet/in.h>
 #include <spawn.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include "tests/integration/tap/temp_dir.h"
+#include "tests/support/own_loopback.h"
 #include "tests/support/publisher_bench.h"
 
 extern char** environ;
@@ -17,6 +25,13 @@ namespace kvwire::test {
 namespace {
 
 using Made = Result<std::unique_ptr<EventPublisher>>;
+
+bool BoundAndListening(int family, const sockaddr* address, socklen_t size) {
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool done = fd >= 0 && bind(fd, address, size) == 0 && listen(fd, 1) == 0;
+  if (fd >= 0) close(fd);
+  return done;
+}
 
 bool Contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
@@ -129,16 +144,57 @@ TEST_CASE("B3: a second publisher with the same ports fails, naming socket, addr
   }
 }
 
-TEST_CASE("B7: when the second socket cannot be bound, the first is released") {
-  PublisherBench holder;
-  KVEventsConfig config = LoopbackConfig();
-  config.endpoint = "inproc://half";
-  config.replay_endpoint = holder.publisher->source()->replay_endpoint;
-  PublisherOptions options;
-  options.context = holder.context;
-  for (int i = 0; i < 3; ++i) CHECK_FALSE(CreateEventPublisher(config, options));
-  config.replay_endpoint.reset();
-  CHECK(CreateEventPublisher(config, options));
+// What a plain socket of the system says when it takes the address for itself.
+bool PlainBind(const Endpoint& endpoint) {
+  if (endpoint.scheme == Endpoint::Scheme::kIpc) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::copy(endpoint.path.begin(), endpoint.path.end(), address.sun_path);
+    unlink(endpoint.path.c_str());  // the file outlives its socket
+    return BoundAndListening(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  }
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(endpoint.port.value()));
+  return inet_pton(AF_INET, endpoint.host.c_str(), &address.sin_addr) == 1 &&
+         BoundAndListening(AF_INET, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+}
+
+TEST_CASE("B7: when the second socket cannot be bound, the first address is free again") {
+  const PublisherBench holder;
+  const std::string taken = holder.publisher->source()->replay_endpoint.value();
+  const TempDir directory;
+  // A port that the system chose at an address of this process: nobody else takes it when it is free.
+  std::string own;
+  {
+    KVEventsConfig config = LoopbackConfig();
+    config.endpoint = "tcp://" + OwnLoopback() + ":0";
+    own = PublisherBench(config).publisher->source()->endpoint;
+  }
+  for (const std::string& address : {own, "ipc://" + (directory / "half"), std::string("inproc://half")}) {
+    CAPTURE(address);
+    KVEventsConfig config = LoopbackConfig();
+    config.endpoint = address;
+    config.replay_endpoint = taken;
+    PublisherOptions options;
+    options.context = holder.context;
+    for (int i = 0; i < 3; ++i) {
+      const Made half = CreateEventPublisher(config, options);
+      REQUIRE_FALSE(half);
+      // The second socket failed, not the first for what an earlier attempt left.
+      CHECK(Contains(half.error().message, "ROUTER socket (replay_endpoint) " + taken));
+    }
+    const Endpoint endpoint = *Endpoint::Parse(address, "endpoint");
+    if (endpoint.scheme != Endpoint::Scheme::kInproc) {
+      CHECK(Eventually([&] { return PlainBind(endpoint); }));
+    }
+    config.replay_endpoint = "tcp://127.0.0.1:0";
+    const Made whole = CreateEventPublisher(config, options);
+    REQUIRE(whole);
+    const auto subscriber = ConnectTo(holder.context, LinkKind::kSub, (*whole)->source()->endpoint);
+    Join(whole->get(), subscriber.get());
+    CHECK((*whole)->stats().subscriptions == 1);
+  }
 }
 
 // Run by the test below in a process of its own.

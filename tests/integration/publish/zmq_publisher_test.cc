@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include "kv_events/wire/decoder.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/own_loopback.h"
 #include "tests/support/publisher_bench.h"
 
 namespace kvwire::test {
@@ -74,14 +77,71 @@ TEST_CASE("the replay buffer keeps the last buffer_steps batches") {
   CHECK(Balanced(bench.publisher->stats(), 110));
 }
 
-TEST_CASE("topics are filtered by prefix over tcp") {
+TEST_CASE("topics are filtered: a connected subscriber to \"bar\" gets nothing of \"foo\", and all of its own") {
+  // An address of this process, so that the second publisher gets it again.
+  KVEventsConfig config = WithEndpoints("tcp://" + OwnLoopback() + ":0", "tcp://127.0.0.1:0");
+  config.topic = "foo";
+  PublisherBench bench(config);
+  const auto foo = bench.Subscribe("foo");
+  const auto prefix = bench.Subscribe("fo");
+  LinkOptions watched;
+  watched.subscription = "bar";
+  watched.watch_peers = true;
+  const auto bar = ConnectTo(bench.context, LinkKind::kSub, bench.publisher->source()->endpoint, watched);
+  REQUIRE(Eventually([&] { return bar->peers().connected == 1 && bench.publisher->stats().subscriptions == 2; }));
+  for (std::uint64_t i = 0; i < 3; ++i) static_cast<void>(bench.publisher->Publish(StoreBatch(1, 10 + i)));
+  for (const auto& listens : {foo.get(), prefix.get()}) {
+    const std::vector<Live> live = ReadLive(listens, 3);
+    CHECK(Numbers(live) == Range(0, 2));
+    for (const Live& message : live) CHECK(message.topic == "foo");
+  }
+  config.endpoint = bench.publisher->source()->endpoint;
+  bench.publisher->Close();
+
+  // The same connections find a publisher of the other topic there.
+  config.topic = "bar";
+  PublisherOptions options;
+  options.context = bench.context;
+  Result<std::unique_ptr<ZmqPublisher>> second = ZmqPublisher::Create(config, options);
+  REQUIRE(second);
+  // A subscriber says again what it wants when its own thread looks.
+  std::size_t heard = 0;
+  REQUIRE(Eventually([&] {
+    for (ZmqLink* const link : {foo.get(), prefix.get(), bar.get()}) {
+      if (link->TryReceive()) ++heard;
+    }
+    return bar->peers().connected == 2 && (*second)->stats().subscriptions == 1;
+  }));
+  CHECK(heard == 0);
+  static_cast<void>((*second)->Publish(StoreBatch(1, 20)));
+  // The first thing that this subscriber hears at all.
+  const std::vector<Live> live = ReadLive(bar.get(), 1);
+  REQUIRE(live.size() == 1);
+  CHECK(live[0].topic == "bar");
+  CHECK(live[0].number == 0);
+  CHECK(StoredHashes(live[0].payload) == std::vector<std::uint64_t>{21});
+  CHECK_FALSE(foo->TryReceive());
+  CHECK_FALSE(prefix->TryReceive());
+}
+
+TEST_CASE("the time stamp arrives as the one stamped, to the bit, live and replayed") {
   PublisherBench bench;
-  const auto fits = bench.Subscribe("te");
-  const auto other = bench.Subscribe("bar");
-  SequenceNumber next = Join(bench.publisher.get(), fits.get());
-  for (int i = 0; i < 3; ++i, ++next) static_cast<void>(bench.publisher->Publish(StoreBatch(1)));
-  CHECK(ReadLive(fits.get(), 3).size() == 3);
-  CHECK_FALSE(other->TryReceive());
+  const auto subscriber = bench.Subscribe("test");
+  SequenceNumber next = Join(bench.publisher.get(), subscriber.get());
+  const double stamps[] = {1700000000.5, 1700000000.1234567, std::nextafter(1700000000.0, 2e9), 0.1, 1e-300};
+  for (const double stamp : stamps) {
+    KVEventBatch batch = StoreBatch(1);
+    batch.ts = stamp;
+    static_cast<void>(bench.publisher->Publish(std::move(batch)));
+    const std::vector<Live> live = ReadLive(subscriber.get(), 1);
+    REQUIRE(live.size() == 1);
+    CHECK(DecodeBatch(live[0].payload)->batch.ts == stamp);
+    const auto dealer = bench.Dealer();
+    Ask(dealer.get(), next++);
+    const std::vector<Replayed> replayed = ReadReplay(dealer.get());
+    REQUIRE(replayed.size() == 2);
+    CHECK(DecodeBatch(replayed[0].payload)->batch.ts == stamp);
+  }
 }
 
 TEST_CASE("each rank has its own address and tags its batches") {

@@ -69,6 +69,26 @@ TEST_CASE("with a speed, messages wait for their time") {
   CHECK(stage.sent() == 3);
 }
 
+TEST_CASE("a time too far away is never, not at once") {
+  Stage stage({0, 1}, 1e-300);
+  stage.player->DoWork(100);
+  CHECK(stage.sent() == 1);
+  CHECK(stage.player->due() > std::int64_t{1} << 60);
+  CHECK(stage.player->DoWork(std::int64_t{1} << 60) == 0);
+}
+
+TEST_CASE("the topic of the first message can be asked for before its clock starts") {
+  Stage stage({0, 1}, 1.0);
+  CHECK(stage.player->next_topic() == "kv");
+  CHECK(stage.sent() == 0);
+  stage.player->DoWork(5'000'000'000);
+  CHECK(stage.sent() == 1);
+  CHECK(stage.player->due() == 6'000'000'000);
+  Stage empty({});
+  CHECK_FALSE(empty.player->next_topic().has_value());
+  CHECK(empty.player->ended() == RecordingReader::Outcome::kEnd);
+}
+
 TEST_CASE("a message that the socket does not take is sent later") {
   Stage stage({0, 1});
   stage.live->send_result = SendResult::kWouldBlock;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvwire tap and kvwire play as processes, against a publisher in this one.
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -17,6 +18,7 @@
 #include "kv_events/subscribe/held_blocks.h"
 #include "kv_events/subscribe/recording.h"
 #include "kv_events/transport/zmq_link.h"
+#include "kv_events/wire/encoder.h"
 #include "kv_events/wire/frames.h"
 #include "tests/integration/tap/child_process.h"
 #include "tests/integration/tap/temp_dir.h"
@@ -136,14 +138,14 @@ TEST_CASE("tap joins late, heals by replay, is clean, and its state and digests 
                                                                "--record", dir / "record", "--dump-state",
                                                                dir / "state", "--dump-digests", dir / "digests"}));
   REQUIRE(tap.WaitFor("listening on " + source.info().endpoint));
-  source.PublishUntil(&tap, "healed: messages 0 to ");
+  REQUIRE(tap.WaitFor("confirmed: "));
   source.PublishChain(100, 50);
   CHECK(tap.Wait() == 0);
   CAPTURE(tap.output());
   CHECK(tap.output().find("BlockStored block_hashes=[0000000000000001] parent_block_hash=none tokens=4 block_size=4 "
                           "medium=GPU") != std::string::npos);
   CHECK(tap.output().find("BlockRemoved block_hashes=[0000000000000014]") != std::string::npos);
-  CHECK(tap.output().find("gaps 0 (0 messages missing), healed 1,") != std::string::npos);
+  CHECK(tap.output().find("gaps 0 (0 messages missing), healed 0,") != std::string::npos);
   CHECK(tap.output().find("\nverdict: clean\n") != std::string::npos);
   CHECK(ReadFile(dir / "state") == source.dump());
   CHECK(ReadFile(dir / "digests") == source.digests());
@@ -230,6 +232,131 @@ TEST_CASE("tap without a baseline ends with 2") {
   CHECK(tap.output().find("\nverdict: incomplete\n") != std::string::npos);
 }
 
+TEST_CASE("A2: tap that joins an idle publisher gets what was published before, and is clean") {
+  Source source;
+  source.PublishChain(1, 5);
+  ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), {"--check", "--wait", "20", "--until-idle", "0.2"}));
+  CHECK(tap.Wait() == 0);
+  CAPTURE(tap.output());
+  CHECK(tap.output().find("messages 5 (5 replayed)") != std::string::npos);
+}
+
+// Recordings of two lives of a publisher, `count` messages each, and the addresses at which they are played.
+struct Lives {
+  Lives() : endpoint("ipc://" + (dir / "live")), replay_endpoint("ipc://" + (dir / "replay")) {
+    Write("first", 1, 10);
+    Write("second", 1000, 15);
+  }
+
+  void Write(const char* name, std::uint64_t hash, SequenceNumber count) const {
+    auto writer = RecordingWriter::Create(dir / name);
+    REQUIRE(writer.has_value());
+    const BatchEncoder encoder{KVEventsConfig::Extensions()};
+    for (SequenceNumber number = 0; number < count; ++number) {
+      std::vector<std::uint8_t> payload;
+      encoder.Encode(StoreBatch(hash + number, std::nullopt), &payload);
+      REQUIRE((*writer)->Append(1, number, "kv", payload).has_value());
+    }
+    REQUIRE((*writer)->Close().has_value());
+  }
+
+  ChildProcess Play(const char* name) const {
+    return ChildProcess(KVWIRE_BINARY, {"play", dir / name, "--endpoint", endpoint, "--replay-endpoint",
+                                        replay_endpoint, "--linger", "100"});
+  }
+  ChildProcess Tap(std::vector<std::string> more) const {
+    std::vector<std::string> arguments{"tap", "--endpoint", endpoint, "--check"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return ChildProcess(KVWIRE_BINARY, arguments);
+  }
+
+  TempDir dir;
+  const std::string endpoint;
+  const std::string replay_endpoint;
+};
+
+TEST_CASE("tap does not call a stream clean whose publisher was killed, with and without replay") {
+  const Lives lives;
+  for (const bool with_replay : {true, false}) {
+    CAPTURE(with_replay);
+    std::vector<std::string> more{"--until-idle", "1"};
+    if (with_replay) more.insert(more.end(), {"--replay-endpoint", lives.replay_endpoint});
+    ChildProcess tap = lives.Tap(more);
+    REQUIRE(tap.WaitFor("listening on"));
+    ChildProcess play(KVWIRE_BINARY, {"play", lives.dir / "first", "--endpoint", lives.endpoint, "--replay-endpoint",
+                                      lives.replay_endpoint, "--wait-for-subscriber", "--linger", "100"});
+    REQUIRE(tap.WaitFor("     9  "));
+    play.Signal(SIGKILL);
+    CHECK(play.Wait() == -1);
+    CHECK(tap.Wait() == 2);
+    CAPTURE(tap.output());
+    CHECK(tap.output().find("\ninterrupted: ") != std::string::npos);
+    CHECK(tap.output().find("\nincomplete: the connection to the publisher ended after message 9") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("tap does not call a stream clean whose publisher does not answer any more") {
+  const Lives lives;
+  ChildProcess play = lives.Play("first");
+  REQUIRE(play.WaitFor("playing at"));
+  ChildProcess tap = lives.Tap({"--until-idle", "1", "--replay-endpoint", lives.replay_endpoint});
+  REQUIRE(tap.WaitFor("confirmed: "));
+  play.Signal(SIGSTOP);
+  CHECK(tap.Wait() == 2);
+  CAPTURE(tap.output());
+  CHECK(tap.output().find("\nunconfirmed: ") != std::string::npos);
+  ChildProcess late = lives.Tap({"--wait", "1", "--replay-endpoint", lives.replay_endpoint});
+  CHECK(late.Wait() == 3);
+}
+
+TEST_CASE("C14: tap notices a publisher that began anew, whatever its numbers") {
+  const Lives lives;
+  ChildProcess tap =
+      lives.Tap({"--until-idle", "2", "--replay-endpoint", lives.replay_endpoint, "--dump-state", lives.dir / "state"});
+  REQUIRE(tap.WaitFor("listening on"));
+  {
+    ChildProcess play = lives.Play("first");
+    REQUIRE(tap.WaitFor("     9  "));
+    play.Signal(SIGKILL);
+    CHECK(play.Wait() == -1);
+  }
+  REQUIRE(tap.WaitFor("interrupted: "));
+  ChildProcess play = lives.Play("second");
+  CHECK(tap.Wait() == 0);
+  CAPTURE(tap.output());
+  CHECK(tap.output().find("restart: after message 9: the publisher began anew") != std::string::npos);
+  // Only what the second life stored is held.
+  const std::string state = ReadFile(lives.dir / "state");
+  CHECK(std::count(state.begin(), state.end(), '\n') == 15);
+  CHECK(state.find("0 GPU 00000000000003e8\n") == 0);
+}
+
+TEST_CASE("a message that is too large ends the connection, not the tap") {
+  const TempDir dir;
+  const auto context = ZmqContext::Create();
+  const auto endpoint = Endpoint::Parse("ipc://" + (dir / "live"), "endpoint");
+  auto publisher = ZmqLink::Bind(context, LinkKind::kPub, *endpoint, LinkOptions());
+  REQUIRE(publisher.has_value());
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", "ipc://" + (dir / "live"), "--check", "--until-idle", "1"});
+  REQUIRE(tap.WaitFor("listening on"));
+  const auto send = [&](SequenceNumber number, const std::vector<std::uint8_t>& payload) {
+    const SequenceFrame sequence = EncodeSequence(number);
+    const OutFrame frames[] = {OutFrame::Copy({}), OutFrame::Copy(sequence), OutFrame::Copy(payload)};
+    REQUIRE((*publisher)->TrySend(frames) == SendResult::kSent);
+  };
+  std::vector<std::uint8_t> payload;
+  BatchEncoder(KVEventsConfig::Extensions()).Encode(StoreBatch(1, std::nullopt), &payload);
+  for (SequenceNumber number = 0; number < 1000 && tap.output().find("BlockStored") == std::string::npos; ++number) {
+    send(number, payload);
+    REQUIRE(tap.ReadSome(10));
+  }
+  send(2000, std::vector<std::uint8_t>(kMaxRecordedPayload + 1));
+  CHECK(tap.Wait() == 2);
+  CAPTURE(tap.output());
+  CHECK(tap.output().find("\ninterrupted: ") != std::string::npos);
+}
+
 TEST_CASE("tap that hears nothing ends with 3, checking or not") {
   Source source;
   for (const bool check : {false, true}) {
@@ -253,6 +380,13 @@ TEST_CASE("an interrupted tap ends with the verdict so far") {
   CHECK(tap.output().find("{\"summary\":{") != std::string::npos);
 }
 
+TEST_CASE("addresses that tap cannot use are refused by name") {
+  ChildProcess wildcard(KVWIRE_BINARY, {"tap", "--endpoint", "tcp://*:5557"});
+  CHECK(wildcard.Wait() == 4);
+  ChildProcess inproc(KVWIRE_BINARY, {"tap", "--endpoint", "inproc://x"});
+  CHECK(inproc.Wait() == 4);
+}
+
 TEST_CASE("tap that cannot listen or write ends with 4") {
   const TempDir dir;
   ChildProcess taken(KVWIRE_BINARY, {"tap", "--bind", "--endpoint", "ipc://" + (dir / "socket")});
@@ -261,6 +395,8 @@ TEST_CASE("tap that cannot listen or write ends with 4") {
   CHECK(second.Wait() == 4);
   ChildProcess unwritable(KVWIRE_BINARY, {"tap", "--wait", "0.1", "--record", dir / "no/such/file"});
   CHECK(unwritable.Wait() == 4);
+  ChildProcess no_state(KVWIRE_BINARY, {"tap", "--wait", "0.1", "--dump-state", dir / "no/such/file"});
+  CHECK(no_state.Wait() == 4);
 }
 
 }  // namespace

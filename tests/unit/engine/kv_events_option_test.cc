@@ -57,6 +57,16 @@ TEST_CASE("keys that are unset by default have a dotted form too") {
   CHECK(config->kvwire.removals == Removals::kPerCopy);
 }
 
+TEST_CASE("every key has a dotted form, at any depth, and an object takes JSON") {
+  const Parsed parsed({"t", "--kv-events-config.kvwire.medium_names.GPU", "hbm",
+                       "--kv-events-config.kvwire.medium_names", R"({"CPU": "dram"})"});
+  const auto config = parsed.option.Config();
+  REQUIRE(config.has_value());
+  CHECK(config->kvwire.medium_gpu == "hbm");
+  CHECK(config->kvwire.medium_cpu == "dram");
+  CHECK(config->kvwire.medium_storage == "STORAGE");
+}
+
 TEST_CASE("an unknown key is refused by name in either form") {
   try {
     const Parsed parsed({"t", "--kv-events-config.colour", "red"});

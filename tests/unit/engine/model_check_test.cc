@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine, scheduler and a runner with memory together: what the stream says is compared with the words in the blocks.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
-#include <functional>
-#include <map>
+#include <iterator>
+#include <memory>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -31,17 +33,30 @@ constexpr std::uint32_t kBlockSize = 4;
 
 enum class Fault { kNone, kEarlyEvent, kStolenBlock, kWrongParent, kMissingRemoval };
 
+// What the runner asks the check for.
+class RunnerHooks {
+ public:
+  // The step is in flight: whatever may happen to the scheduler meanwhile. True if something did.
+  virtual bool Disturb(const SchedulerOutput& step) = 0;
+  // Whether lookups of the block's hash give the request's own block number `index`: nothing else would show.
+  virtual bool IsFirstCopy(const ScheduledRequest& request, std::uint32_t index) = 0;
+
+ protected:
+  ~RunnerHooks() = default;
+};
+
 // Runs the step, unless a fault is planted: then one request is announced without being computed, or computed in a
 // block that belongs to another. Afterwards every block table must hold the chain of its request's tokens.
 class CheckedRunner final : public scheduler::ModelRunner {
  public:
-  CheckedRunner(std::unique_ptr<SimulatedRunner> runner, const Fault* fault, bool* planted,
+  CheckedRunner(std::unique_ptr<SimulatedRunner> runner, const Fault* fault, bool* planted, RunnerHooks* hooks,
                 std::vector<std::string>* complaints)
-      : runner_(std::move(runner)), fault_(fault), planted_(planted), complaints_(complaints) {}
+      : runner_(std::move(runner)), fault_(fault), planted_(planted), hooks_(hooks), complaints_(complaints) {}
 
   RunnerOutput Run(const SchedulerOutput& step) override {
     SchedulerOutput actual = step;
-    Plant(&actual);
+    // What is announced of a step that was disturbed is uncertain, hence whether a fault in it could be seen.
+    if (!hooks_->Disturb(step)) Plant(&actual);
     RunnerOutput output = runner_->Run(actual);
     if (!*planted_) {
       for (const ScheduledRequest& request : step.requests) CheckTable(request);
@@ -58,11 +73,16 @@ class CheckedRunner final : public scheduler::ModelRunner {
   const SimulatedRunner& words() const { return *runner_; }
 
  private:
+  static std::uint32_t EndOf(const ScheduledRequest& request) {
+    return request.num_computed_tokens + request.num_scheduled_tokens;
+  }
+
+  // Only faults that show: in blocks that will be announced and found, and that do not hold the right words already.
   void Plant(SchedulerOutput* step) {
     if (*planted_) return;
     if (*fault_ == Fault::kEarlyEvent) {
       for (std::size_t i = 0; i < step->requests.size(); ++i) {
-        if (step->requests[i].num_scheduled_tokens < kBlockSize) continue;
+        if (!ShowsIfNotComputed(step->requests[i])) continue;
         step->requests.erase(step->requests.begin() + static_cast<std::ptrdiff_t>(i));
         *planted_ = true;
         return;
@@ -72,43 +92,61 @@ class CheckedRunner final : public scheduler::ModelRunner {
       // The last request writes where the first one has just filled a block.
       const ScheduledRequest& first = step->requests.front();
       ScheduledRequest& last = step->requests.back();
-      const std::uint32_t end = first.num_computed_tokens + first.num_scheduled_tokens;
-      if (first.num_computed_tokens / kBlockSize == end / kBlockSize || last.block_table.empty()) return;
-      stolen_.assign(last.block_table.size(), first.block_table[end / kBlockSize - 1]);
+      const std::uint32_t filled = EndOf(first) / kBlockSize;
+      if (first.num_computed_tokens / kBlockSize == filled || last.block_table.empty()) return;
+      // At another position the words differ whatever the tokens are.
+      if ((EndOf(last) - 1) / kBlockSize == filled - 1 || !hooks_->IsFirstCopy(first, filled - 1)) return;
+      stolen_.assign(last.block_table.size(), first.block_table[filled - 1]);
       last.block_table = stolen_;
       *planted_ = true;
     }
   }
 
-  void CheckTable(const ScheduledRequest& request) {
+  bool ShowsIfNotComputed(const ScheduledRequest& request) {
+    for (std::uint32_t index = request.num_computed_tokens / kBlockSize; index < EndOf(request) / kBlockSize; ++index) {
+      if (!Holds(request, (index + 1) * kBlockSize) && hooks_->IsFirstCopy(request, index)) return true;
+    }
+    return false;
+  }
+
+  // Whether the request's first `end` positions hold the chain of its tokens.
+  bool Holds(const ScheduledRequest& request, std::uint32_t end) const { return FirstForeign(request, end) == end; }
+
+  // The first of them that does not; `end` if all do.
+  std::uint32_t FirstForeign(const ScheduledRequest& request, std::uint32_t end) const {
     std::uint64_t word = SimulatedRunner::kRootWord;
-    const std::uint32_t end = request.num_computed_tokens + request.num_scheduled_tokens;
     for (std::uint32_t p = 0; p < end; ++p) {
       word = SimulatedRunner::ChainWord(word, request.token_ids[p]);
-      if (runner_->WordAt(request.block_table[p / kBlockSize], p % kBlockSize) == word) continue;
-      complaints_->push_back("request " + std::to_string(request.id) + " holds foreign words at position " +
-                             std::to_string(p));
-      return;
+      if (runner_->WordAt(request.block_table[p / kBlockSize], p % kBlockSize) != word) return p;
     }
+    return end;
+  }
+
+  void CheckTable(const ScheduledRequest& request) {
+    const std::uint32_t position = FirstForeign(request, EndOf(request));
+    if (position == EndOf(request)) return;
+    complaints_->push_back("request " + std::to_string(request.id) + " holds foreign words at position " +
+                           std::to_string(position));
   }
 
   const std::unique_ptr<SimulatedRunner> runner_;
   const Fault* const fault_;
   bool* const planted_;
+  RunnerHooks* const hooks_;
   std::vector<std::string>* const complaints_;
   std::vector<BlockId> stolen_;
 };
 
 // Two engines under the same random load, one with prefix caching and events, one without. After every step and every
 // operation outside one, what the stream said is held against the pool and the words.
-class ModelCheck {
+class ModelCheck final : public RunnerHooks {
  public:
   ModelCheck(std::uint64_t seed, std::uint32_t num_blocks, Fault fault = Fault::kNone)
       : rng_(seed), num_blocks_(num_blocks), hasher_(MakeHasher()), mirror_(&hasher_), planned_(fault) {
     EngineConfig config = SmallConfig(num_blocks);
     config.scheduler.max_num_seqs = static_cast<std::uint32_t>(Random(2, 6));
     config.scheduler.max_num_batched_tokens = static_cast<std::uint32_t>(Random(6, 40));
-    auto runner = std::make_unique<CheckedRunner>(RunnerFor(config), &fault_, &planted_, &complaints);
+    auto runner = std::make_unique<CheckedRunner>(RunnerFor(config), &fault_, &planted_, this, &complaints);
     runner_ = runner.get();
     cached_ = MakeEngine(config, &publisher_, std::move(runner));
     config.scheduler.enable_prefix_caching = false;
@@ -119,14 +157,8 @@ class ModelCheck {
   // One step and the operations around it.
   void Advance() {
     if (cached_->scheduler().num_waiting() < 3 && Random(0, 9) < 6) AddRequest();
-    if (Random(0, 99) < 3 && !open_.empty()) {
-      const RequestId id = *std::next(open_.begin(), Random(0, static_cast<int>(open_.size()) - 1));
-      cached_->Abort(id);
-      open_.erase(id);
-      Check();
-    }
-    if (Random(0, 499) == 0) {
-      cached_->ResetPrefixCache(Random(0, 1) == 0 ? ResetMode::kFailWhileRunning : ResetMode::kPreemptRunning);
+    if (Chance(10)) {
+      DoSomething();
       Check();
     }
     Step();
@@ -146,6 +178,16 @@ class ModelCheck {
   std::uint64_t num_compared = 0;  // outputs
   std::uint64_t num_checked = 0;   // stored blocks
 
+  // Operations that had an effect, between steps and while one was in flight.
+  struct Operations {
+    std::uint64_t aborts = 0;
+    std::uint64_t evicted_blocks = 0;  // by id, that were registered
+    std::uint64_t evicted_hashes = 0;
+    std::uint64_t resets_while_running = 0;
+    std::uint64_t in_flight = 0;  // of all of these
+  };
+  Operations operations;
+
   scheduler::SchedulerStats stats() const { return cached_->scheduler().stats(); }
 
  private:
@@ -157,19 +199,99 @@ class ModelCheck {
     return std::move(*hasher);
   }
 
+  // EngineCore lends its scheduler for reading. Evictions are the host's to order, on the step thread.
+  scheduler::Scheduler& scheduler() { return const_cast<scheduler::Scheduler&>(cached_->scheduler()); }
+  const scheduler::BlockPool& pool() const { return cached_->scheduler().pool(); }
+
+  bool Disturb(const SchedulerOutput& step) override {
+    if (!Chance(5)) return false;
+    for (const ScheduledRequest& request : step.requests) {
+      in_work_.insert(in_work_.end(), request.block_table.begin() + request.num_computed_tokens / kBlockSize,
+                      request.block_table.end());
+    }
+    const bool disturbed = DoSomething();
+    in_work_.clear();
+    operations.in_flight += disturbed ? 1 : 0;
+    return disturbed;
+  }
+
+  bool IsFirstCopy(const ScheduledRequest& request, std::uint32_t index) override {
+    BlockHash hash;
+    for (std::uint32_t i = 0; i <= index; ++i) {
+      hash = hasher_.HashBlock(hash, std::span(request.token_ids).subspan(i * kBlockSize, kBlockSize), ExtraKeys());
+    }
+    return pool().FindCached(hash, 0) == request.block_table[index];
+  }
+
+  // One thing that may happen between any two calls, also between Schedule and UpdateFromOutput. True if it had an
+  // effect.
+  bool DoSomething() {
+    const int what = Random(0, 99);
+    if (what < 35) return AbortSome();
+    if (what < 65) return EvictSomeBlocks();
+    if (what < 94) return EvictSomeHash();
+    const auto mode = what < 97 ? ResetMode::kFailWhileRunning : ResetMode::kPreemptRunning;
+    const bool running = cached_->scheduler().num_running() > 0;
+    if (!cached_->ResetPrefixCache(mode)) return false;
+    operations.resets_while_running += running ? 1 : 0;
+    return true;
+  }
+
+  bool AbortSome() {
+    if (open_.empty()) return false;
+    const RequestId id = *std::next(open_.begin(), static_cast<std::ptrdiff_t>(RandomBelow(open_.size())));
+    open_.erase(id);
+    ++operations.aborts;
+    return cached_->Abort(id);
+  }
+
+  // Whoever holds them, computed or not.
+  bool EvictSomeBlocks() {
+    std::vector<BlockId> blocks;
+    for (int i = Random(1, 3); i > 0; --i) {
+      blocks.push_back(in_work_.empty() || Chance(30) ? static_cast<BlockId>(RandomBelow(num_blocks_))
+                                                      : in_work_[RandomBelow(in_work_.size())]);
+    }
+    const auto registered = static_cast<std::uint64_t>(
+        std::ranges::count_if(blocks, [this](BlockId block) { return pool().is_registered(block); }));
+    REQUIRE(scheduler().EvictBlocks(blocks).has_value());
+    operations.evicted_blocks += registered;
+    return registered > 0;
+  }
+
+  bool EvictSomeHash() {
+    std::vector<BlockHash> resident;
+    pool().Walk([&resident](const ResidentBlock& block) { resident.push_back(block.hash); });
+    if (resident.empty()) return false;
+    const BlockHash& hash = resident[RandomBelow(resident.size())];
+    REQUIRE(scheduler().EvictHash(hash) > 0);
+    REQUIRE(pool().FindCached(hash, 0) == scheduler::kNullBlock);
+    ++operations.evicted_hashes;
+    return true;
+  }
+
+  std::size_t RandomBelow(std::size_t bound) {
+    return static_cast<std::size_t>(Random(0, static_cast<int>(bound) - 1));
+  }
+
+  bool Chance(int percent) { return Random(0, 99) < percent; }
+
   int Random(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng_); }
 
-  // Prompts are prefixes of few texts with a short end of their own, so that they hit, fork and repeat.
+  // Prompts are prefixes of few texts with a short end of their own, so that they hit, fork and repeat; some are of a
+  // text that nobody else has, so that nothing of them was ever announced.
   void AddRequest() {
     scheduler::NewRequest request;
     request.id = next_id_++;
     request.max_tokens = static_cast<std::uint32_t>(Random(1, 9));
     const int room = static_cast<int>((num_blocks_ - 1) * kBlockSize - request.max_tokens);
-    const int text = Random(0, 3);
+    const TokenId text =
+        Chance(10) ? 200000 + 64 * static_cast<TokenId>(request.id) : 100 * static_cast<TokenId>(Random(0, 3));
     const int shared = Random(0, std::min(room - 1, 40));
     const int own = Random(1, std::min(room - shared, 6));
-    for (int i = 0; i < shared; ++i) request.prompt.push_back(static_cast<TokenId>(100 * text + i));
+    for (int i = 0; i < shared; ++i) request.prompt.push_back(text + static_cast<TokenId>(i));
     for (int i = 0; i < own; ++i) request.prompt.push_back(static_cast<TokenId>(1000 + Random(0, 1)));
+    if (Chance(30)) request.extra_args = {{"kv_cache_report_mode", std::string("full")}};
     open_.insert(request.id);
     scheduler::NewRequest copy = request;
     REQUIRE(cached_->Add(std::move(request)).has_value());
@@ -214,10 +336,11 @@ class ModelCheck {
         if (const auto* stored = std::get_if<BlockStored>(&event)) CheckWords(*stored);
       }
     }
-    const scheduler::BlockPool& pool = cached_->scheduler().pool();
-    auto differences = mirror_.Compare(pool, pool.digest(), [&pool](const BlockHash& hash, std::uint32_t group) {
-      return pool.num_announced(hash, group);
+    // The digest is compared as well.
+    auto differences = mirror_.Compare(pool(), pool().digest(), [this](const BlockHash& hash, std::uint32_t group) {
+      return pool().num_announced(hash, group);
     });
+    if (!pool().recorded().empty()) complaints.push_back("events were recorded and not published");
     for (std::string& difference : differences) complaints.push_back(std::move(difference));
   }
 
@@ -234,7 +357,7 @@ class ModelCheck {
     }
     for (std::size_t b = 0; b < stored.block_hashes.size(); ++b) {
       const BlockHash& hash = stored.block_hashes[b];
-      const BlockId block = cached_->scheduler().pool().FindCached(hash, 0);
+      const BlockId block = pool().FindCached(hash, 0);
       for (std::uint32_t i = 0; i < kBlockSize; ++i) {
         word = SimulatedRunner::ChainWord(word, stored.token_ids[b * kBlockSize + i]);
         if (block != 0 && runner_->words().WordAt(block, i) == word) continue;
@@ -288,6 +411,7 @@ class ModelCheck {
   std::unique_ptr<EngineCore> plain_;
   RequestId next_id_ = 1;
   std::set<RequestId> open_;
+  std::vector<BlockId> in_work_;  // what the step in flight computes, while it is being disturbed
   Outputs cached_outputs_;
   Outputs plain_outputs_;
   std::unordered_map<BlockHash, std::uint64_t> last_words_;
@@ -296,6 +420,7 @@ class ModelCheck {
 // Runs the load in pools of several sizes and requires that nothing is wrong and that it reached what it is for.
 void RequireSound(int steps_per_pool) {
   const auto some = static_cast<std::uint64_t>(steps_per_pool / 100);
+  const auto start = std::chrono::steady_clock::now();
   for (const std::uint32_t num_blocks : {8u, 13u, 24u, 40u, 64u}) {
     CAPTURE(num_blocks);
     ModelCheck check(num_blocks * 7919, num_blocks);
@@ -308,9 +433,16 @@ void RequireSound(int steps_per_pool) {
     CHECK(stats.hit_blocks > some);
     CHECK(stats.removed > some);
     CHECK(stats.clears > 0);
-    CHECK(stats.requests_aborted > 0);
+    CHECK(stats.reported > some);
+    CHECK(check.operations.aborts > some);
+    CHECK(check.operations.evicted_blocks > some);
+    CHECK(check.operations.evicted_hashes > some);
+    CHECK(check.operations.resets_while_running > some / 10);
+    CHECK(check.operations.in_flight > some);
     if (num_blocks <= 24) CHECK(stats.preemptions > 0);
   }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  MESSAGE("5 pools of " << steps_per_pool << " steps each took " << seconds.count() << " s");
 }
 
 TEST_CASE("under random load outputs do not depend on caching, and announced blocks hold what was announced") {

@@ -3,10 +3,12 @@
 """The command as a user meets it: exit codes, summaries, dumps, signals. Usage: replay_trace_cli_test.py KVWIRE GOLDEN_DIR"""
 import json
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 KVWIRE, GOLDEN = sys.argv[1:3]
@@ -14,8 +16,8 @@ TRACE = f"{GOLDEN}/small_trace.jsonl"
 WATCHDOG = 60
 
 
-def replay(*flags, trace=TRACE):
-    return subprocess.run([KVWIRE, "replay-trace", trace, *flags], capture_output=True, text=True, timeout=WATCHDOG)
+def replay(*flags, trace=TRACE, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
+    return subprocess.run([KVWIRE, "replay-trace", trace, *flags], stdout=stdout, stderr=stderr, text=True, timeout=WATCHDOG)
 
 
 class ReplayTrace(unittest.TestCase):
@@ -71,7 +73,7 @@ class ReplayTrace(unittest.TestCase):
         self.assertIn("trace line 2: input_length is missing", run.stderr)
 
     def test_what_cannot_be_is_refused_at_start(self):
-        for flags, text in ((["--num-blocks", "0"], "num_blocks"), (["--prefix-caching-hash-algo", "md5"], "sha256_cbor"),
+        for flags, text in ((["--prefix-caching-hash-algo", "md5"], "sha256_cbor"),
                             (["--wait-for-subscriber"], "--wait-for-subscriber"), (["--dump-state", "/nonexistent/x"], "/nonexistent/x")):
             run = replay("--limit", "1", *flags)
             self.assertEqual(run.returncode, 1, flags)
@@ -87,6 +89,129 @@ class ReplayTrace(unittest.TestCase):
             out, _ = process.communicate(timeout=WATCHDOG)
             self.assertEqual(process.returncode, 130)
             self.assertTrue(json.loads(out)["stopped"])
+
+    def test_a_signal_ends_a_step_that_would_take_hours(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen([KVWIRE, "replay-trace", TRACE, "--json", "--prefill-overhead-us", "1e9", "--max-num-seqs", "1",
+                                        *self.events()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            process.stderr.readline()
+            stat = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/stat")
+            while stat.read_text().rsplit(")", 1)[1].split()[0] != "S":  # until it sleeps
+                time.sleep(0.01)
+            process.send_signal(number)
+            out, _ = process.communicate(timeout=WATCHDOG)
+            self.assertEqual(process.returncode, 130)
+            self.assertTrue(json.loads(out)["stopped"])
+
+    def test_only_a_subscription_to_the_topic_ends_the_wait_for_a_subscriber(self):
+        events = self.events(topic="kv@pod")
+        process = subprocess.Popen([KVWIRE, "replay-trace", TRACE, "--json", "--wait-for-subscriber", "--dump-digests", f"{self.path}/own",
+                                    *events], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        tap = [KVWIRE, "tap", "--endpoint", f"ipc://{self.path}/events", "--quiet"]
+        stranger = subprocess.Popen([*tap, "--topic", "other"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            stranger.stdout.readline()
+            subprocess.run([*tap, "--topic", "kv@", "--wait", "30", "--until-idle", "0.5", "--dump-digests", f"{self.path}/seen"],
+                           capture_output=True, timeout=WATCHDOG)
+            process.communicate(timeout=WATCHDOG)
+            self.assertEqual(process.returncode, 0)
+            # From the first message on.
+            self.assertEqual((self.path / "seen").read_text(), (self.path / "own").read_text())
+        finally:
+            for started in (stranger, process):
+                started.kill()
+                started.communicate()
+
+    def test_numbers_out_of_range_are_refused_with_flag_value_and_range(self):
+        times = ("--speed", "--linger", "--prefill-overhead-us", "--prefill-us-per-token", "--decode-us-per-request")
+        counts = ("--limit", "--num-blocks", "--block-size", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len")
+        cases = [(flag, value) for flag in times for value in ("nan", "NaN", "inf", "-1", "1e10", "1e999", "x", "")]
+        cases += [(flag, value) for flag in counts for value in ("-1", "1.5", "1e3", "0x10", "18446744073709551616", "9" * 400, "x", "")]
+        cases += [("--num-blocks", "1"), ("--block-size", "0"), ("--max-num-seqs", "0"), ("--max-num-batched-tokens", "0"),
+                  ("--max-model-len", "1"), ("--max-num-seqs", "4294967296")]
+        for flag, value in cases:
+            # As one argument: an empty value alone would be taken for none.
+            run = replay(f"{flag}={value}" if value else flag, *([] if value else [""]))
+            self.assertNotEqual(run.returncode, 0, (flag, value))
+            self.assertIn(f"{flag}: \"{value[:60]}", run.stderr)
+            self.assertRegex(run.stderr, r"allowed: (a whole number|a number|seconds) from \d+ to \d+")
+            self.assertLess(len(run.stderr), 300)
+
+    def test_the_largest_numbers_are_taken(self):
+        run = replay("--limit", "18446744073709551615", "--max-num-seqs", "4294967295", "--max-num-batched-tokens", "4294967295",
+                     "--max-model-len", "4294967295", "--speed", "1e9", "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(json.loads(run.stdout)["requests"], json.loads(replay("--json").stdout)["requests"])
+
+    def test_memory_that_cannot_be_had_is_refused(self):
+        run = replay("--num-blocks", "16777216", "--block-size", "16777216")
+        self.assertEqual(run.returncode, 1, run.stderr)
+        self.assertIn("16777216 blocks of 16777216 tokens", run.stderr)
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        run = subprocess.run([KVWIRE, "replay-trace", TRACE, "--num-blocks", "60000000", "--block-size", "1"], capture_output=True, text=True,
+                             timeout=WATCHDOG, preexec_fn=limit)
+        self.assertEqual(run.returncode, 1, run.stderr)
+        self.assertIn("--num-blocks: 60000000: there is no memory", run.stderr)
+
+    def test_output_that_cannot_be_written_ends_with_1(self):
+        for flags in ([], ["--json"]):
+            with open("/dev/full", "w") as full:
+                run = replay(*flags, stdout=full)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("standard output: No space left on device", run.stderr)
+        closed = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', KVWIRE, "replay-trace", TRACE, *self.events()],
+                                stderr=subprocess.PIPE, text=True, timeout=WATCHDOG)
+        self.assertEqual(closed.returncode, 1)
+        self.assertIn("standard output: Bad file descriptor", closed.stderr)
+        for flag in ("--help", "--version"):
+            with open("/dev/full", "w") as full:
+                self.assertEqual(subprocess.run([KVWIRE, flag], stdout=full, stderr=subprocess.DEVNULL, timeout=WATCHDOG).returncode, 1)
+
+    def test_dumps_that_cannot_be_written_end_with_1(self):
+        for flag in ("--dump-state", "--dump-digests"):
+            run = replay(flag, "/dev/full", *self.events())
+            self.assertEqual(run.returncode, 1)
+            self.assertIn('"/dev/full": No space left on device', run.stderr)
+
+    def test_messages_that_cannot_be_written_do_not_change_the_outcome(self):
+        with open("/dev/full", "w") as full:
+            self.assertEqual(replay("--num-blocks", "200", stderr=full).returncode, 0)
+
+    def test_a_directory_or_a_missing_file_is_named(self):
+        run = replay(trace=str(self.path))
+        self.assertEqual(run.returncode, 1)
+        self.assertIn(f'"{self.path}": is a directory', run.stderr)
+        run = replay(trace=f"{self.path}/none")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn(f'"{self.path}/none": No such file', run.stderr)
+
+    def test_an_unknown_command_is_named_with_the_known_ones(self):
+        for arguments in (["foo"], ["foo", "--bar"], ["fo\x1bo"]):
+            run = subprocess.run([KVWIRE, *arguments], capture_output=True, text=True, timeout=WATCHDOG)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn(arguments[0].replace("\x1b", "\\x1b"), run.stderr)
+            for command in ("play", "replay-trace", "tap"):
+                self.assertIn(command, run.stderr)
+
+    def test_an_unknown_dotted_key_is_named_with_the_known_ones(self):
+        run = replay("--kv-events-config.colour", "red")
+        self.assertNotEqual(run.returncode, 0)
+        for text in ("--kv-events-config.colour", "buffer_steps", "kvwire.removals", "kvwire.medium_names.GPU"):
+            self.assertIn(text, run.stderr)
+
+    def test_events_that_are_off_are_said_once(self):
+        for flags in (["--kv-events-config", "{}"], ["--kv-events-config.topic", "x"], []):
+            run = replay("--limit", "1", *flags)
+            self.assertEqual(run.returncode, 0)
+            self.assertEqual(run.stderr.count("KV-cache events are off (enable_kv_cache_events is false)"), 1)
+        self.assertNotIn("events are off", replay("--limit", "1", *self.events()).stderr)
+
+    def test_text_from_elsewhere_reaches_the_terminal_escaped(self):
+        trace = self.path / "bad.jsonl"
+        trace.write_bytes(b'\x1b[31m\xff not JSON\n')
+        run = replay(trace=str(trace))
+        self.assertEqual(run.returncode, 1)
+        self.assertIn('trace line 1: "\\x1b[31m\\xff not JSON" is not a JSON object', run.stderr)
 
     def test_a_second_engine_at_the_same_endpoint_fails_naming_it(self):
         endpoint = self.events(endpoint=f"ipc://{self.path}/taken")

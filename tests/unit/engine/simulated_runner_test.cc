@@ -153,7 +153,7 @@ TEST_CASE("an impossible runner is refused by name") {
   SimulatedRunner::Options options;
   const auto no_blocks = SimulatedRunner::Create(options);
   REQUIRE_FALSE(no_blocks.has_value());
-  CHECK(no_blocks.error().message.find("num_blocks (0)") != std::string::npos);
+  CHECK(no_blocks.error().message.find("num_blocks is 0; allowed: 2 or more") != std::string::npos);
   options.num_blocks = 4;
   options.first_output_token = kMaxTokenId;
   options.num_output_tokens = 2;
@@ -182,6 +182,30 @@ TEST_CASE("the time model charges prefill by uncached tokens and decode by reque
   CHECK(model.Duration(step) == nanoseconds(14 + 1000 + 60));
   step.requests.back() = prompt.Schedule(1);  // a chunk of one token is prefill all the same
   CHECK(model.Duration(step) == nanoseconds(14 + 1000 + 10));
+}
+
+TEST_CASE("a model time that does not fit is the longest, never less") {
+  scheduler::SchedulerOutput step;
+  step.requests.resize(2);
+  step.requests[0].num_scheduled_tokens = 1'000'000;
+  step.requests[1].num_scheduled_tokens = 1;
+  step.requests[1].samples = true;
+  TimeModel model;
+  model.prefill_per_token = std::chrono::hours(24 * 365 * 100);
+  CHECK(model.Duration(step) == std::chrono::nanoseconds::max());
+  model.prefill_overhead = std::chrono::nanoseconds::max();
+  model.decode_per_request = std::chrono::nanoseconds::max();
+  CHECK(model.Duration(step) == std::chrono::nanoseconds::max());
+}
+
+TEST_CASE("words that no memory holds are refused with blocks and tokens") {
+  SimulatedRunner::Options options;
+  options.num_blocks = 4294967295u;
+  options.block_size = 4294967295u;
+  const auto runner = SimulatedRunner::Create(options);
+  REQUIRE_FALSE(runner.has_value());
+  CHECK(runner.error().code == ErrorCode::kUnavailable);
+  CHECK(runner.error().message.find("4294967295 blocks of 4294967295 tokens") != std::string::npos);
 }
 
 }  // namespace

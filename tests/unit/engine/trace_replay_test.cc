@@ -122,6 +122,22 @@ TEST_CASE("a stop ends the replay with the figures so far") {
   CHECK(summary.finished < kTraceRequests);
 }
 
+TEST_CASE("a stop ends also a run of refused requests, with a speed and without") {
+  for (const double speed : {0.0, 1e9}) {
+    CollectingEventPublisher publisher;
+    auto engine = MakeEngine(TraceConfig(2, 4), &publisher);
+    ReplayOptions options;
+    options.speed = speed;
+    options.sleep = [](std::chrono::nanoseconds) {};
+    std::uint64_t refused = 0;
+    options.on_refused = [&refused](const TraceRequest&, const Error&) { ++refused; };
+    options.stop = [&refused] { return refused >= 20; };
+    const ReplaySummary summary = Replay(*engine, options);
+    CHECK(summary.stopped);
+    CHECK(summary.refused == 20);
+  }
+}
+
 TEST_CASE("with a speed, requests come at their time and the engine sleeps in between") {
   CollectingEventPublisher publisher;
   ManualClock clock;

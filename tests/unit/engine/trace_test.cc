@@ -151,5 +151,17 @@ TEST_CASE("a trace that is not there is named") {
   CHECK(reader.error().message.find("/nonexistent/trace.jsonl") != std::string::npos);
 }
 
+TEST_CASE("a directory is no trace, and is named as one") {
+  const auto reader = TraceReader::Open("/");
+  REQUIRE_FALSE(reader.has_value());
+  CHECK(reader.error().message == "cannot read the trace \"/\": is a directory");
+}
+
+TEST_CASE("a line that is no JSON is quoted escaped") {
+  const auto request = ParseTraceLine(3, "\x1b[2J\xff");
+  REQUIRE_FALSE(request.has_value());
+  CHECK(request.error().message == "trace line 3: \"\\x1b[2J\\xff\" is not a JSON object");
+}
+
 }  // namespace
 }  // namespace kvwire::engine

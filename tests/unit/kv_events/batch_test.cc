@@ -151,6 +151,61 @@ TEST_CASE("A moved batch carries its content along") {
   CHECK(moved == copy);
 }
 
+// Everything that a batch shows of itself is what a new one shows, and stays so while both record the same.
+void CheckLikeNew(KVEventBatch* batch) {
+  KVEventBatch fresh;
+  for (int round = 0; round < 2; ++round) {
+    CHECK(*batch == fresh);
+    CHECK(batch->empty() == fresh.empty());
+    CHECK(batch->ts == fresh.ts);
+    CHECK(batch->data_parallel_rank == fresh.data_parallel_rank);
+    CHECK(batch->ByteSize() == fresh.ByteSize());
+    for (KVEventBatch* each : {batch, &fresh}) {
+      each->Add(FullStored().view());
+      each->Add(RemovedEvent({1}).view());
+      each->Add(AllBlocksCleared{});
+    }
+  }
+}
+
+// Texts of its own, so that a text that survives a move does not hide behind an equal one.
+KVEventBatch UsedBatch() {
+  KVEventBatch batch;
+  batch.ts = 2;
+  batch.data_parallel_rank = 3;
+  const FullStored source;
+  BlockStored stored = source.view();
+  stored.medium = "A";
+  stored.lora_name = "B";
+  stored.locality = "C";
+  batch.Add(stored);
+  batch.Add(RemovedEvent({7}).view());
+  return batch;
+}
+
+TEST_CASE("A batch that was moved away is like a new one") {
+  KVEventBatch constructed_from = UsedBatch();
+  const KVEventBatch first = std::move(constructed_from);
+  CHECK(first == UsedBatch());
+  CheckLikeNew(&constructed_from);  // NOLINT(bugprone-use-after-move)
+
+  KVEventBatch assigned_from = UsedBatch();
+  KVEventBatch second;
+  second.Add(FullStored().view());
+  second = std::move(assigned_from);
+  CHECK(second == UsedBatch());
+  CheckLikeNew(&assigned_from);  // NOLINT(bugprone-use-after-move)
+}
+
+TEST_CASE("A batch that is moved or assigned to itself keeps its content") {
+  KVEventBatch batch = UsedBatch();
+  KVEventBatch& itself = batch;
+  batch = std::move(itself);
+  CHECK(batch == UsedBatch());
+  batch = itself;
+  CHECK(batch == UsedBatch());
+}
+
 TEST_CASE("Equality looks at content, not at layout") {
   // The same events, but in one batch texts and arrays were laid out by others that came and went before.
   KVEventBatch used;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/config.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -485,6 +487,64 @@ TEST_CASE("ToJson spells vLLM's keys in its order, and reads back equal") {
     CAPTURE(text);
     const KVEventsConfig config = Parsed(text);
     CHECK(Parsed(config.ToJson()) == config);
+  }
+}
+
+TEST_CASE("E4: a number that does not fit is refused with its key and range, however long it is") {
+  const std::string range = "a whole number from 0 to 9223372036854775807, found ";
+  const std::string digits(400, '9');
+  for (const auto& [number, found] :
+       {std::pair<std::string, std::string>("18446744073709551615", "18446744073709551615"),
+        {"18446744073709551616", "1.8446744073709552e+19"},
+        {std::string(309, '9'), "a number above 1.8e+308"},
+        {digits, "a number above 1.8e+308"},
+        {"-" + digits, "a number below -1.8e+308"},
+        {"1e999", "a number above 1.8e+308"}}) {
+    CAPTURE(number);
+    const std::string expected = "kv-events-config: buffer_steps: Input should be " + range + found;
+    CHECK(ErrorOf("{\"buffer_steps\": " + number + "}") == expected);
+    CHECK(ErrorOf("", {{"buffer_steps", number}}) == expected);
+  }
+  const std::string suffixed = ErrorOf("{\"hwm\": " + digits + "k}");
+  CHECK(Contains(suffixed, "is above 9223372036854775807, after \"hwm\""));
+  CHECK(suffixed.size() < 200);
+}
+
+TEST_CASE("E4: a number in quotes is told to be written without") {
+  for (const char* json : {R"({"buffer_steps": "10k"})", R"({"buffer_steps": "10"})", R"({"buffer_steps": "1e400"})"}) {
+    CAPTURE(json);
+    CHECK(Contains(ErrorOf(json),
+                   "buffer_steps: Input should be a whole number from 0 to 9223372036854775807, "
+                   "without quotes, found \"1"));
+  }
+  CHECK_FALSE(Contains(ErrorOf(R"({"buffer_steps": "ten"})"), "quotes"));
+}
+
+TEST_CASE("E4: messages carry no control characters of the text they are about") {
+  for (const std::string& message :
+       {ErrorOf("{\"\x1b[2J\": 1}"), ErrorOf("{\"a\\u001b\": 1}"), ErrorOf("\x1b"),
+        ErrorOf(R"({"topic": 1)"
+                "\xff\n\x7f"),
+        ErrorOf("", {{"\x1b\n+", "1"}}), ErrorOf("", {{"topic", "x"}, {"topic.\x1b.y", "1"}}),
+        ErrorOf("{\"kvwire\": {\"profile\": \"\\u001b\\n\"}}"), ErrorOf("{\"\x1b\": 1.5555k}")}) {
+    CAPTURE(message);
+    CHECK_FALSE(message.empty());
+    CHECK(std::ranges::none_of(message, [](char c) { return (c >= 0 && c < ' ') || c == '\x7f' || c == '\xff'; }));
+  }
+}
+
+TEST_CASE("JSON that is nested too deeply is refused, however deep it is") {
+  for (const std::size_t depth : {std::size_t{40}, std::size_t{300'000}}) {
+    for (const auto& [open, close] : {std::pair("[", "]"), std::pair(R"({"a":)", "}")}) {
+      std::string json = R"({"topic": )";
+      for (std::size_t i = 0; i < depth; ++i) json += open;
+      json += "1";
+      for (std::size_t i = 0; i < depth; ++i) json += close;
+      json += "}";
+      const auto config = KVEventsConfig::FromJson(json);
+      REQUIRE_FALSE(config);
+      CHECK(config.error().message.find("inside each other") != std::string::npos);
+    }
   }
 }
 

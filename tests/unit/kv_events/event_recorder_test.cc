@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/allocation_counter.h"
 #include "tests/unit/kv_events/event_builders.h"
 
 namespace kvwire {
@@ -408,6 +409,36 @@ TEST_CASE("A disabled recorder is inert") {
   CHECK(f.recorder.EndStep() == PublishResult::kAccepted);
   CHECK(f.publisher.stats() == PublisherStats());
   CHECK_FALSE(f.recorder.Audit(ListWalk({{1, std::nullopt}})).has_value());
+}
+
+TEST_CASE("A disabled recorder builds no event: whatever it is told, it allocates nothing") {
+  const StoredEvent stored({1, 2, 3}, 9);
+  const RemovedEvent removed({1, 2, 3});
+  const std::vector<ExtraKeys> keys(3, ExtraKeys{std::string("a key that does not fit into a short string")});
+  BlockStored event = stored.view();
+  event.extra_keys = {false, keys};
+  event.lora_name = "a name that does not fit into a short string";
+  const auto allocations = [&](bool enabled) {
+    EventRecorder::Options options = OptionsWith(Removals::kExact);
+    options.enabled = enabled;
+    NullEventPublisher publisher;
+    EventRecorder recorder(options, &publisher);
+    const std::size_t start = test::AllocationCount();
+    for (int i = 0; i < 100; ++i) {
+      recorder.Store(event);
+      recorder.Reuse(event);
+      recorder.Remove(removed.view());
+      recorder.Clear();
+      CHECK(recorder.pending().empty() == !enabled);
+      CHECK((recorder.pending().ByteSize() == 0) == !enabled);
+      CHECK(recorder.EndStep() == PublishResult::kAccepted);
+      CHECK(recorder.digest() == StateDigest());
+    }
+    return test::AllocationCount() - start;
+  };
+  // Assertions that hold allocate nothing; what an enabled recorder needs shows that the count sees it.
+  CHECK(allocations(false) == 0);
+  CHECK(allocations(true) > 100);
 }
 
 TEST_CASE("Audit finds nothing when walk and events agree") {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/publish/publisher_agent.h"
 
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -79,6 +82,41 @@ TEST_CASE_TEMPLATE("topics are filtered by prefix", Rig, RIGS) {
   publisher.PublishMany(3);
   CHECK(publisher.ReadLive(foo.get(), 3).size() == 3);
   CHECK_FALSE(bar->TryReceive());
+}
+
+// A publishing link that was told of these subscriptions.
+class ToldLink final : public FrameLink {
+ public:
+  explicit ToldLink(std::vector<std::string> told) : told_(told.rbegin(), told.rend()) {}
+  SendResult TrySend(std::span<const OutFrame>) noexcept override { return SendResult::kSent; }
+  std::optional<InFrames> TryReceive() override {
+    if (told_.empty()) return std::nullopt;
+    const std::string text = told_.back();
+    told_.pop_back();
+    return InFrames{{text.begin(), text.end()}};
+  }
+  std::string endpoint() const override { return "told"; }
+
+ private:
+  std::vector<std::string> told_;
+};
+
+TEST_CASE("only subscriptions that let the topic through are counted, and their ends") {
+  const auto count = [](const char* topic, std::vector<std::string> told) {
+    ToldLink link(std::move(told));
+    AgentSettings settings;
+    settings.topic = topic;
+    DrivenPublisher publisher(settings, &link, nullptr);
+    publisher.Drain();
+    return publisher.agent.stats().subscriptions;
+  };
+  const std::string gone(1, '\0');
+  CHECK(count("foo", {"\1foo", "\1f", "\1"}) == 3);
+  CHECK(count("foo", {"\1bar", "\1food", "\1oo", "\1\xff", "\2foo", ""}) == 0);
+  CHECK(count("foo", {"\1foo", "\1", gone + "foo"}) == 1);
+  CHECK(count("foo", {"\1bar", gone + "bar", "\1fo"}) == 1);
+  CHECK(count("", {"\1", "\1a"}) == 1);
+  CHECK(count("\xc3\xa9", {"\1\xc3", "\1\xc3\xa9"}) == 2);
 }
 
 TEST_CASE_TEMPLATE("an empty topic is an empty frame", Rig, RIGS) {

@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/allocation_counter.h"
 #include "tests/unit/scheduler/rig.h"
 
 namespace kvwire::scheduler {
@@ -366,6 +367,54 @@ TEST_CASE("a pool without caching registers nothing and still announces a reset"
   pool.Free(table);
   CHECK(pool.Reset());
   CHECK(EventTexts(4).Of(pool.TakeEvents()) == Texts{"C"});
+}
+
+TEST_CASE("with events off the pool builds no event: what would be one allocates nothing and leaves no trace") {
+  const std::vector<TokenId> tokens = Range(1, 16);
+  const std::vector<BlockHash> hashes = ChainOf(HasherWithSeed("0"), tokens, 4);
+  const std::vector<ExtraKeys> keys(4, ExtraKeys{std::string("a key that does not fit into a short string")});
+  const LoraAdapter lora{7, "a name that does not fit into a short string"};
+  BlockChain chain;
+  chain.hashes = hashes;
+  chain.token_ids = tokens;
+  chain.extra_keys = keys;
+  chain.lora = &lora;
+  const auto allocations = [&](bool enabled) {
+    BlockPoolOptions options;
+    options.num_blocks = 16;
+    options.block_size = 4;
+    options.enable_events = enabled;
+    options.groups = {GroupSpec{}};
+    BlockPool pool(std::move(options));
+    Blocks table;
+    table.reserve(4);
+    const auto round = [&] {
+      table.clear();
+      pool.Allocate(4, &table);
+      pool.Register(chain, table, 0, 4, 0);
+      pool.AnnouncePending();
+      pool.Report(table);
+      pool.AnnouncePending();
+      static_cast<void>(pool.EvictBlocks(std::span(table).first(1)));
+      pool.EvictHash(hashes[3], 0);
+      pool.Free(table);
+      pool.Reset();
+    };
+    // What the pool keeps for its own use is there after a round, events recorded so far excepted.
+    round();
+    const KVEventBatch taken = pool.TakeEvents();
+    CHECK(taken.empty() == !enabled);
+    const std::size_t start = test::AllocationCount();
+    for (int i = 0; i < 20; ++i) round();
+    const std::size_t count = test::AllocationCount() - start;
+    CHECK(pool.recorded().empty() == !enabled);
+    CHECK((pool.recorded().ByteSize() == 0) == !enabled);
+    CHECK(pool.digest() == StateDigest());
+    CHECK((pool.stats().stored + pool.stats().reported + pool.stats().removed == 0) == !enabled);
+    return count;
+  };
+  CHECK(allocations(false) == 0);
+  CHECK(allocations(true) > 0);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kv_events/subscribe/stream_checker.h"
 #include "tests/unit/subscribe/stream_fixture.h"
 
 namespace kvwire::test {
@@ -310,6 +311,247 @@ TEST_CASE("Finish gives a running recovery up and applies what waited") {
   rig.stream->Finish();
   CHECK(rig.sink.Take() == Lines{"gap 1-1 stopped before the replay was complete", "live 2",
                                  "gap 3-3 stopped before the replay was complete", "live 4"});
+}
+
+// A stream whose live link watches its peers, connected, with messages 0 to `count` - 1 applied.
+struct WatchedRig : Rig {
+  explicit WatchedRig(SequenceNumber count, bool with_replay = true, EventStreamOptions options = {})
+      : Rig(with_replay, options) {
+    Connect();
+    for (SequenceNumber i = 0; i < count; ++i) live->inbox.push_back(Live(i));
+    Work();
+    if (with_replay) {
+      Answer({EndWithTopic()});
+      Work();
+    }
+  }
+  void Connect() { ++live->peers.connected; }
+  void Disconnect() { ++live->peers.disconnected; }
+};
+
+TEST_CASE("with the first connection the stream asks what was published before, also when nothing comes live") {
+  Rig rig;
+  CHECK(rig.Work() == Lines{});
+  CHECK(rig.attempts.empty());
+  ++rig.live->peers.connected;
+  CHECK(rig.Work() == Lines{});
+  REQUIRE(rig.attempts.size() == 1);
+  CHECK(rig.attempts[0]->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
+  CHECK(rig.stream->recovering());
+  SUBCASE("everything") {
+    rig.Answer({ReplayWithTopic(0), ReplayWithTopic(1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "confirmed"});
+    CHECK(rig.See({Live(2)}) == Lines{"live 2"});
+  }
+  SUBCASE("only the end of it is kept") {
+    rig.Answer({ReplayWithTopic(7), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"gap 0-6 late: not in the replay", "replay 7", "confirmed"});
+  }
+  SUBCASE("nothing yet") {
+    rig.Answer({EndWithTopic()});
+    CHECK(rig.Work() == Lines{"confirmed"});
+    CHECK(rig.See({Live(0)}) == Lines{"live 0"});
+  }
+  SUBCASE("a live message in the middle of the answer bounds it") {
+    rig.Answer({ReplayWithTopic(0)});
+    CHECK(rig.See({Live(2), Live(3)}) == Lines{"recovery 0-1", "replay 0"});
+    rig.Answer({ReplayWithTopic(1), ReplayWithTopic(2), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 1", "healed 0-1", "live 2", "live 3", "confirmed"});
+  }
+  SUBCASE("the first message comes live and the answer repeats it") {
+    CHECK(rig.See({Live(0), Live(1)}) == Lines{"live 0", "live 1"});
+    rig.Answer({ReplayWithTopic(0), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"confirmed"});
+  }
+  SUBCASE("nobody answers") {
+    rig.Work(2 * kSecond);
+    rig.Work(4 * kSecond);
+    CHECK(rig.Work(6 * kSecond) == Lines{"unknown"});
+    CHECK(rig.See({Live(0)}, 7 * kSecond) == Lines{"live 0"});
+  }
+  SUBCASE("a message lost behind the answer is asked for again") {
+    CHECK(rig.See({Live(0), Live(2)}) == Lines{"live 0", "recovery 1-1"});
+    rig.Answer({ReplayWithTopic(0), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"confirmed"});
+    REQUIRE(rig.attempts.size() == 2);
+    rig.Answer({ReplayWithTopic(1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 1", "healed 1-1", "live 2"});
+  }
+}
+
+TEST_CASE("Confirm brings a lost end, and says whether the publisher answers") {
+  WatchedRig rig(3);
+  rig.stream->Confirm();
+  CHECK(rig.stream->recovering());
+  CHECK(rig.Work() == Lines{});
+  CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
+  SUBCASE("nothing follows") {
+    rig.Answer({ReplayWithTopic(2), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"confirmed"});
+  }
+  SUBCASE("the last messages were lost") {
+    rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), ReplayWithTopic(4), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 3", "replay 4", "confirmed"});
+  }
+  SUBCASE("nobody answers") {
+    rig.Work(2 * kSecond);
+    rig.Work(4 * kSecond);
+    CHECK(rig.Work(6 * kSecond) == Lines{"unknown"});
+  }
+  SUBCASE("another publisher answers") {
+    rig.Answer({ReplayWithTopic(2, 1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"unknown"});
+  }
+  SUBCASE("a publisher that keeps nothing cannot confirm") {
+    rig.Answer({EndWithTopic()});
+    CHECK(rig.Work() == Lines{"unknown"});
+  }
+  CHECK_FALSE(rig.stream->recovering());
+}
+
+TEST_CASE("after a lost connection nothing is applied before the publisher's life is known") {
+  WatchedRig rig(3);
+  rig.Disconnect();
+  CHECK(rig.Work() == Lines{"interrupted"});
+  CHECK_FALSE(rig.stream->recovering());
+  rig.Connect();
+  SUBCASE("the same life goes on") {
+    CHECK(rig.See({Live(5)}) == Lines{});
+    CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
+    rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), ReplayWithTopic(4), ReplayWithTopic(5), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"confirmed", "recovery 3-4"});
+    rig.Answer({ReplayWithTopic(3), ReplayWithTopic(4), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 3", "replay 4", "healed 3-4", "live 5"});
+  }
+  SUBCASE("the same life, and nothing live") {
+    CHECK(rig.Work() == Lines{});
+    rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 3", "confirmed"});
+  }
+  SUBCASE("C14: a new life that passed the old numbers is a restart") {
+    CHECK(rig.See({Live(9, 1)}) == Lines{});
+    rig.Answer({ReplayWithTopic(2, 1), ReplayWithTopic(3, 1)});
+    CHECK(rig.Work() == Lines{"restart 2 by replay"});
+    CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
+    rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "confirmed"});
+  }
+  SUBCASE("C14: a new life whose first message has the next number is a restart") {
+    CHECK(rig.See({Live(3, 1)}) == Lines{});
+    rig.Answer({ReplayWithTopic(2, 1), ReplayWithTopic(3, 1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"restart 2 by replay"});
+    rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), ReplayWithTopic(2, 1), ReplayWithTopic(3, 1)});
+    rig.Answer({EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "replay 2", "replay 3", "confirmed"});
+    CHECK(rig.See({Live(4, 1)}) == Lines{"live 4"});
+  }
+  SUBCASE("C14: a new life with fewer messages is a restart") {
+    CHECK(rig.Work() == Lines{});
+    rig.Answer({EndWithTopic()});
+    CHECK(rig.Work() == Lines{"restart 2 by replay"});
+    rig.Answer({ReplayWithTopic(0, 1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 0", "confirmed"});
+    CHECK(rig.See({Live(1, 1)}) == Lines{"live 1"});
+  }
+  SUBCASE("the last applied message is no longer kept: unknown, and the numbers go on") {
+    CHECK(rig.See({Live(9)}) == Lines{});
+    rig.Answer({ReplayWithTopic(8), ReplayWithTopic(9), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"unknown", "recovery 3-8"});
+  }
+  SUBCASE("nobody answers: unknown, and the numbers go on") {
+    CHECK(rig.See({Live(3), Live(1)}) == Lines{});
+    rig.Work(2 * kSecond);
+    rig.Work(4 * kSecond);
+    CHECK(rig.Work(6 * kSecond) == Lines{"unknown", "live 3", "restart 3 1", "recovery 0-0"});
+  }
+  SUBCASE("more live messages than may wait: unknown") {
+    std::vector<InFrames> many;
+    for (SequenceNumber i = 3; i < 3 + 4097; ++i) many.push_back(Live(i));
+    const Lines lines = rig.See(many);
+    REQUIRE(lines.size() == 4098);
+    CHECK(lines[0] == "unknown");
+    CHECK(lines.back() == "live 4099");
+  }
+}
+
+TEST_CASE("what the old connection left is applied until a new one is there") {
+  WatchedRig rig(3);
+  rig.Disconnect();
+  CHECK(rig.See({Live(3), Live(4)}) == Lines{"interrupted", "live 3", "live 4"});
+  SUBCASE("but a hole waits: whoever answers now may be another life") {
+    CHECK(rig.See({Live(6)}) == Lines{});
+    CHECK(rig.attempts.size() == 1);
+    rig.stream->Finish();
+    CHECK(rig.sink.Take() == Lines{"unknown", "gap 5-5 stopped before the replay was complete", "live 6"});
+  }
+  SUBCASE("Confirm asks nobody while nobody is there") {
+    rig.stream->Confirm();
+    CHECK_FALSE(rig.stream->recovering());
+    CHECK(rig.Work() == Lines{});
+    CHECK(rig.attempts.size() == 1);
+  }
+}
+
+TEST_CASE("a connection lost during a recovery ends the answer, and the recovery begins again in the same life") {
+  WatchedRig rig(2);
+  CHECK(rig.See({Live(4)}) == Lines{"recovery 2-3"});
+  rig.Answer({ReplayWithTopic(2)});
+  CHECK(rig.Work() == Lines{"replay 2"});
+  rig.Answer({ReplayWithTopic(3, 1)});
+  rig.Disconnect();
+  rig.Connect();
+  CHECK(rig.Work() == Lines{"interrupted"});
+  CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
+  SUBCASE("same life") {
+    rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"confirmed", "recovery 3-3"});
+    rig.Answer({ReplayWithTopic(3), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 3", "healed 3-3", "live 4"});
+  }
+  SUBCASE("another life") {
+    rig.Answer({ReplayWithTopic(2, 1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"restart 1 by replay"});
+    rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), ReplayWithTopic(2, 1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "replay 2", "confirmed"});
+  }
+}
+
+TEST_CASE("without a replay endpoint a lost connection is reported and the numbers go on") {
+  WatchedRig rig(3, false);
+  rig.Disconnect();
+  rig.Connect();
+  CHECK(rig.See({Live(3)}) == Lines{"interrupted", "live 3"});
+  rig.stream->Confirm();
+  CHECK_FALSE(rig.stream->recovering());
+  CHECK(rig.See({Live(0, 1)}) == Lines{"restart 3 0", "live 0"});
+}
+
+TEST_CASE("several publishers on one link are reported once") {
+  WatchedRig rig(1);
+  rig.Connect();
+  CHECK(rig.Work() == Lines{"several"});
+  rig.Connect();
+  CHECK(rig.Work() == Lines{});
+}
+
+TEST_CASE(
+    "A2: a subscriber that sees 0, 1, 6 knows that it lacks four messages, and a late one that it lacks the "
+    "beginning") {
+  for (const bool late : {false, true}) {
+    CAPTURE(late);
+    StreamChecker checker({}, nullptr);
+    const auto wire = std::make_shared<Wire>();
+    EventStream stream(std::make_unique<ScriptedLink>(wire), {}, {}, &checker);
+    for (const SequenceNumber number : {0, 1, 6}) {
+      if (!late || number == 6) wire->inbox.push_back(Live(number));
+    }
+    while (stream.DoWork(0) > 0) {
+    }
+    CHECK(checker.Verdict() == CheckVerdict::kIncomplete);
+    CHECK(checker.counts().missing == (late ? 0 : 4));
+    CHECK_FALSE(checker.synchronised());
+    CHECK(stream.stats().missing == (late ? 6 : 4));
+  }
 }
 
 }  // namespace

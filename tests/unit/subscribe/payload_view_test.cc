@@ -114,5 +114,12 @@ TEST_CASE("an event is described with the wire's names") {
   CHECK(DescribeEvent(AllBlocksCleared{}) == "AllBlocksCleared");
 }
 
+TEST_CASE("the texts of an event are described escaped") {
+  BlockRemoved removed;
+  removed.medium = "a\n\x1b\xff";
+  removed.locality = "b\x7f";
+  CHECK(DescribeEvent(removed) == "BlockRemoved block_hashes=[] medium=a\\x0a\\x1b\\xff locality=b\\x7f");
+}
+
 }  // namespace
 }  // namespace kvwire::test

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/subscribe/recording.h"
 
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace kvwire {
@@ -124,6 +126,77 @@ TEST_CASE("a message too long to record is refused and a directory cannot be wri
   CHECK((*writer)->Append(0, 0, std::string(kMaxRecordedTopic + 1, 'x'), {}).error().code ==
         ErrorCode::kInvalidArgument);
   CHECK(RecordingWriter::Create("/").error().code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE("what a file holds stays until the first message") {
+  const TempFile file;
+  file.Write("an older recording");
+  {
+    auto writer = RecordingWriter::Create(file.path);
+    REQUIRE(writer.has_value());
+    CHECK(file.Read() == "an older recording");
+    REQUIRE((*writer)->Close().has_value());
+  }
+  CHECK(file.Read() == "an older recording");
+  auto writer = RecordingWriter::Create(file.path);
+  REQUIRE(writer.has_value());
+  REQUIRE((*writer)->Append(1, 2, "t", {}).has_value());
+  CHECK(file.Read().size() == 12 + 24 + 1);
+}
+
+TEST_CASE("every message can be read as soon as it was appended, and nothing at all is a recording too") {
+  const TempFile file;
+  auto writer = RecordingWriter::Create(file.path);
+  REQUIRE(writer.has_value());
+  for (std::size_t i = 0; i < kMessages.size(); ++i) {
+    const RecordedMessage& message = kMessages[i];
+    REQUIRE((*writer)->Append(message.wall_nanos, message.sequence, message.topic, message.payload).has_value());
+    CHECK(ReadAll(file.path).messages.size() == i + 1);
+  }
+  const TempFile empty;
+  std::remove(empty.path.c_str());
+  auto none = RecordingWriter::Create(empty.path);
+  REQUIRE(none.has_value());
+  REQUIRE((*none)->Close().has_value());
+  const Replayed read = ReadAll(empty.path);
+  CHECK(read.messages.empty());
+  CHECK(read.outcome == RecordingReader::Outcome::kEnd);
+}
+
+TEST_CASE("a write that fails is said, is final, and leaves the whole messages") {
+  auto full = RecordingWriter::Create("/dev/full");
+  REQUIRE(full.has_value());
+  for (int i = 0; i < 2; ++i) {
+    const Status appended = (*full)->Append(1, 2, "t", {});
+    REQUIRE_FALSE(appended.has_value());
+    CHECK(appended.error().message == "cannot write /dev/full: No space left on device");
+  }
+  CHECK_FALSE((*full)->Close().has_value());
+
+  // The file may grow to a certain size only.
+  const TempFile file;
+  auto writer = RecordingWriter::Create(file.path);
+  REQUIRE(writer.has_value());
+  REQUIRE((*writer)->Append(1, 2, "t", {}).has_value());
+  const std::string good = file.Read();
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
+  const rlimit small{good.size() + 30, limit.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const Status appended = (*writer)->Append(1, 3, "t", std::vector<std::uint8_t>(100, 1));
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  std::signal(SIGXFSZ, before);
+  CHECK_FALSE(appended.has_value());
+  CHECK_FALSE((*writer)->Append(1, 4, "t", {}).has_value());
+  CHECK_FALSE((*writer)->Close().has_value());
+  CHECK(file.Read() == good);
+}
+
+TEST_CASE("a directory is no recording, and is named as one") {
+  const auto reader = RecordingReader::Open("/");
+  REQUIRE_FALSE(reader.has_value());
+  CHECK(reader.error().message == "cannot read /: is a directory");
 }
 
 }  // namespace

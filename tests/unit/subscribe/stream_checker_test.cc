@@ -313,6 +313,60 @@ TEST_CASE("a restart begins with nothing") {
   CHECK(bench.Only() == CheckRule::kKnownParent);
 }
 
+TEST_CASE("what is not known to be all is incomplete until the publisher confirms it or begins anew") {
+  using C = Continuity;
+  struct Row {
+    std::vector<C> said;
+    CheckVerdict verdict;
+    CheckVerdict after_restart;
+  };
+  constexpr CheckVerdict kClean = CheckVerdict::kClean;
+  constexpr CheckVerdict kIncomplete = CheckVerdict::kIncomplete;
+  const std::vector<Row> rows{
+      {{}, kClean, kClean},
+      {{C::kConfirmed}, kClean, kClean},
+      {{C::kUnknown}, kIncomplete, kClean},
+      {{C::kUnknown, C::kConfirmed}, kClean, kClean},
+      {{C::kInterrupted}, kIncomplete, kClean},
+      {{C::kInterrupted, C::kConfirmed}, kClean, kClean},
+      {{C::kInterrupted, C::kUnknown}, kIncomplete, kClean},
+      {{C::kSeveral}, kIncomplete, kIncomplete},
+      {{C::kSeveral, C::kConfirmed}, kIncomplete, kIncomplete},
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    CAPTURE(i);
+    Bench bench;
+    bench.checker.OnContinuity(C::kUnknown);  // before the first message it says nothing about it
+    bench.Store({1});
+    bench.End();
+    for (const C said : rows[i].said) bench.checker.OnContinuity(said);
+    CHECK(bench.checker.Verdict() == rows[i].verdict);
+    CHECK(bench.checker.WhyIncomplete().empty() == (rows[i].verdict == kClean));
+    bench.checker.OnRestart(0, std::nullopt);
+    bench.number = 0;
+    bench.Store({2});
+    bench.End();
+    CHECK(bench.checker.Verdict() == rows[i].after_restart);
+  }
+}
+
+TEST_CASE("while a connection is lost, parents and removals are not judged") {
+  Bench bench;
+  bench.Store({1});
+  bench.End();
+  bench.checker.OnContinuity(Continuity::kInterrupted);
+  bench.Remove({7});
+  bench.Store({9}, 8);
+  bench.End();
+  CHECK(bench.violations.empty());
+  CHECK_FALSE(bench.checker.synchronised());
+  CHECK(bench.checker.counts().interruptions == 1);
+  bench.checker.OnContinuity(Continuity::kConfirmed);
+  bench.Remove({7});
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kKnownRemoval);
+}
+
 TEST_CASE("all violations are counted and the first ones explained") {
   StreamChecker::Options options;
   options.max_reports = 2;

@@ -35,6 +35,7 @@ struct Wire {
   std::deque<InFrames> inbox;
   std::vector<InFrames> sent;
   SendResult send_result = SendResult::kSent;
+  PeerCounts peers;
 };
 
 // A link over a Wire.
@@ -56,6 +57,8 @@ class ScriptedLink final : public FrameLink {
     wire_->inbox.pop_front();
     return frames;
   }
+
+  PeerCounts peers() noexcept override { return wire_->peers; }
 
   std::string endpoint() const override { return "test"; }
 
@@ -84,8 +87,12 @@ class LineSink final : public StreamSink {
     lines.push_back(
         fmt::format("gap {}-{} {}{}", gap.from, gap.to, gap.joined_late ? "late: " : "", ToString(gap.reason)));
   }
-  void OnRestart(SequenceNumber last, SequenceNumber first_seen) override {
-    lines.push_back(fmt::format("restart {} {}", last, first_seen));
+  void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) override {
+    lines.push_back(fmt::format("restart {} {}", last, first_seen ? std::to_string(*first_seen) : "by replay"));
+  }
+  void OnContinuity(Continuity continuity) override {
+    static constexpr const char* kWords[] = {"interrupted", "confirmed", "unknown", "several"};
+    lines.emplace_back(kWords[static_cast<int>(continuity)]);
   }
   void OnMalformed(std::size_t frame_count) override { lines.push_back(fmt::format("malformed {}", frame_count)); }
 

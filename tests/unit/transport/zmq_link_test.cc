@@ -281,16 +281,34 @@ TEST_CASE("bracketed hosts speak IPv6") {
   CHECK(Receive(router->get()));
 }
 
-TEST_CASE("a connecting link knows whether a peer ever was there") {
+TEST_CASE("a watching link counts the connections that came and went, at either end") {
   const auto context = ZmqContext::Create();
-  const auto listener = MustBind(context, LinkKind::kSub, "tcp://127.0.0.1:0");
   LinkOptions watching;
   watching.watch_peers = true;
-  const auto pub = MustConnect(context, LinkKind::kPub, listener->endpoint(), watching);
-  CHECK(Eventually([&] { return pub->had_peer(); }));
-  const std::string address = listener->endpoint();
-  const auto blind = MustConnect(context, LinkKind::kPub, address);
-  CHECK_FALSE(blind->had_peer());
+  const auto listener = MustBind(context, LinkKind::kSub, "tcp://127.0.0.1:0", watching);
+  CHECK(listener->peers() == PeerCounts());
+  auto pub = MustConnect(context, LinkKind::kPub, listener->endpoint(), watching);
+  CHECK(Eventually([&] { return pub->peers() == PeerCounts{1, 0, 0}; }));
+  CHECK(Eventually([&] { return listener->peers() == PeerCounts{1, 0, 0}; }));
+  pub.reset();
+  CHECK(Eventually([&] { return listener->peers() == PeerCounts{1, 1, 0}; }));
+  const auto blind = MustConnect(context, LinkKind::kPub, listener->endpoint());
+  CHECK(Eventually([&] { return listener->peers() == PeerCounts{2, 1, 0}; }));
+  CHECK(blind->peers() == PeerCounts());
+}
+
+TEST_CASE("a connecting link sees its peer go and come back") {
+  const auto context = ZmqContext::Create();
+  LinkOptions watching;
+  watching.watch_peers = true;
+  auto pub = MustBind(context, LinkKind::kPub, "tcp://127.0.0.1:0");
+  const std::string address = pub->endpoint();
+  const auto sub = MustConnect(context, LinkKind::kSub, address, watching);
+  CHECK(Eventually([&] { return sub->peers() == PeerCounts{1, 0, 0}; }));
+  pub.reset();
+  CHECK(Eventually([&] { return sub->peers() == PeerCounts{1, 1, 0}; }));
+  pub = MustBind(context, LinkKind::kPub, address);
+  CHECK(Eventually([&] { return sub->peers() == PeerCounts{2, 1, 0}; }));
 }
 
 TEST_CASE("what was sent is handed over after closing, within the linger") {

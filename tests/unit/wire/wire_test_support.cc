@@ -223,6 +223,24 @@ KVEventBatch BatchFromJson(const Json& vector) {
   return batch;
 }
 
+std::vector<std::string> AllProfiles() {
+  // "'vllm', 'dynamo'": the names are what stands between quotes.
+  std::vector<std::string> profiles;
+  std::istringstream names(ProfileNames());
+  bool quoted = false;
+  for (std::string part; std::getline(names, part, '\''); quoted = !quoted) {
+    if (quoted) profiles.push_back(part);
+  }
+  return profiles;
+}
+
+KVEventsConfig::Extensions SwitchesOf(const std::string& profile) {
+  KVEventsConfig::Extensions switches;
+  const Status applied = ApplyProfile(profile, &switches);
+  if (!applied) throw std::invalid_argument(applied.error().message);
+  return switches;
+}
+
 Bytes Encode(const KVEventBatch& batch, const KVEventsConfig::Extensions& switches) {
   Bytes payload;
   BatchEncoder(switches).Encode(batch, &payload);

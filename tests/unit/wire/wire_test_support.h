@@ -28,6 +28,11 @@ const std::map<std::string, Bytes>& GoldenPayloads();
 // The batch that a vector of wire.json describes.
 KVEventBatch BatchFromJson(const nlohmann::json& vector);
 
+// The profiles that the configuration accepts.
+std::vector<std::string> AllProfiles();
+// The switches of one of them.
+KVEventsConfig::Extensions SwitchesOf(const std::string& profile);
+
 // Encodes with the given switches.
 Bytes Encode(const KVEventBatch& batch, const KVEventsConfig::Extensions& switches = {});
 

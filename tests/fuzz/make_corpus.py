@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes corpus/: valid examples from tests/golden, and inputs that are wrong in a way that was once worth a test. The files are
+kept; run this only to change them. Files that are there and not made here stay: finds of a fuzzer.
+usage: make_corpus.py"""
+import json
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).resolve().parent
+GOLDEN = HERE.parent / "golden"
+
+
+def put(target, name, data):
+    directory = HERE / "corpus" / target
+    directory.mkdir(parents=True, exist_ok=True)
+    data = data.encode() if isinstance(data, str) else bytes(data)
+    known = {path.read_bytes() for path in directory.iterdir()} if target == "decoder" else set()
+    if data not in known:
+        (directory / name).write_bytes(data)
+
+
+def golden_lines(name):
+    for line in (GOLDEN / name).read_text().splitlines():
+        if line and not line.startswith("#"):
+            fields = line.split()
+            yield fields[0], b"" if fields[-1] == "-" else bytes.fromhex(fields[-1])
+
+
+def decoder():
+    for source in ("payloads.txt", "consumer_verdicts.txt"):
+        for name, payload in golden_lines(source):
+            put("decoder", name, payload)
+
+    def walk(vector, name):
+        if isinstance(vector, dict):
+            here = vector.get("name", name)
+            for key, value in vector.items():
+                if key in ("block_hashes", "parent_block_hash"):
+                    continue
+                walk(value, here if key in ("hex", "name") else f"{here}.{key}")
+        elif isinstance(vector, list):
+            for item in vector:
+                walk(item, name)
+        elif isinstance(vector, str) and len(vector) >= 20:
+            try:
+                payload = bytes.fromhex(vector)
+            except ValueError:
+                return
+            put("decoder", f"wire.{name}.{len(payload)}", payload)
+
+    walk(json.loads((GOLDEN / "wire.json").read_text()), "vector")
+
+    # Heads that declare billions: alone, as the events, as an event, as fields of one, and inside an extra key.
+    around = {"alone": "", "events": "92c0", "event": "92c091", "hashes": "92c09192ac426c6f636b52656d6f766564",
+              "tokens": "92c09195ab426c6f636b53746f7265649101c0",
+              "extra_keys": "92c09199ab426c6f636b53746f7265649101c09002c0c0c09191", "map_events": "83a27473c0a66576656e7473",
+              "tag": "92c09182a474797065"}
+    for name, prefix in around.items():
+        for head in ("dd", "df", "c6", "db", "c9"):
+            put("decoder", f"declares.{name}.{head}", bytes.fromhex(prefix + head + "ffffffff"))
+    put("decoder", "nested", bytes.fromhex("92c0") + b"\x91" * 200)
+    put("decoder", "nested_keys", bytes.fromhex("92c09199ab426c6f636b53746f7265649101c09002c0c0c0") + b"\x91" * 200)
+    put("decoder", "nils", bytes.fromhex("92c0dc0040") + b"\xc0" * 64)
+    put("decoder", "clears", bytes.fromhex("92c0dc0008") + bytes.fromhex("91b0416c6c426c6f636b73436c6561726564") * 8)
+    put("decoder", "empty", b"")
+
+
+def replay_request():
+    """Frames: each a byte with the length, then its bytes."""
+    number = struct.pack(">Q", 5)
+    messages = {
+        "request": [b"", number], "from_0": [b"", bytes(8)], "from_the_end": [b"", b"\xff" * 8], "no_bytes": [b"", b""],
+        "one_byte": [b"", b"\x05"], "seven_bytes": [b"", number[1:]], "nine_bytes": [b"", b"\x00" + number],
+        "nine_bytes_huge": [b"", b"\x01" + bytes(8)], "probe": [b"", b"KVW1hello"], "sixteen_bytes": [b"", bytes(16)],
+        "seventeen_bytes": [b"", bytes(17)], "no_delimiter": [number], "no_delimiter_no_bytes": [b""],
+        "delimiter_not_empty": [b"x", b"\x00"], "four_frames": [b"", b"\x00", b"\x00"], "many_frames": [b""] * 16,
+        "long_frame": [b"", b"\xaa" * 200],
+        # Answers, which no client should send.
+        "answer": [b"", b"test", number, b"\x93\x01\x90\x00"], "legacy_answer": [b"", number, b"\x93\x01\x90\x00"],
+        "end": [b"", b"", b"\xff" * 8, b""], "live": [b"test", number, b"\x93\x01\x90\x00"],
+    }
+    for name, frames in messages.items():
+        put("replay_request", name, b"".join(bytes([len(frame)]) + frame for frame in frames))
+
+
+def config():
+    profiles = ("vllm", "vllm-0.22", "llm-d", "dynamo", "aibrix", "kthena", "xllm", "sglang", "trtllm", "sgl")
+    texts = {f"profile_{name}": json.dumps({"kvwire": {"profile": name}}) for name in profiles}
+    texts.update({
+        "empty": "", "none": "None", "object": "{}", "array": "[]", "null": "null",
+        "everything": json.dumps({
+            "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558",
+            "buffer_steps": 10000, "hwm": 100000, "max_queue_size": 100000, "topic": "kv@pod@model",
+            "kvwire": {"profile": "vllm", "event_format": "array", "array_tail": "legacy", "hash_form": "i64",
+                       "wide_hashes": "always", "replay_layout": "legacy", "first_seq": 1, "mode": "bind",
+                       "medium_names": {"GPU": "gpu", "CPU": "cpu", "STORAGE": "disk"}, "removals": "per_copy",
+                       "overflow": "drop", "queue_bytes": 1, "buffer_bytes": 1}}),
+        "suffixes": '{"buffer_steps":10k,"hwm":1K,"max_queue_size":2m,"kvwire":{"queue_bytes":64M,"buffer_bytes":1.5g}}',
+        "suffix_fraction": '{"hwm": 1.0005k}', "suffix_binary_fraction": '{"hwm": 1.5K}', "suffix_overflow": '{"hwm": 8388608T}',
+        "suffix_huge": '{"hwm": 9999999999t}', "suffix_negative": '{"hwm": -1k}', "suffix_in_text": '{"topic": "a \\"10k\\" b", "hwm": 1k}',
+        "backslash": '{"topic": "\\\\", "hwm": 1k}', "range": '{"buffer_steps": 9223372036854775808}', "negative": '{"hwm": -1}',
+        "zero": '{"max_queue_size": 0}', "fraction": '{"buffer_steps": 1.5}', "exponent": '{"buffer_steps": 1e3}',
+        "twice": '{"topic": "a", "topic": "a"}', "twice_inside": '{"kvwire": {"mode": "bind", "mode": "bind"}}',
+        "unknown": '{"Topic": "x"}', "unknown_inside": '{"kvwire": {"hash_from": "u64"}}', "no_name": '{"": 1}',
+        "later": '{"kvwire": {"heartbeat_interval_ms": 1}}', "resync": '{"kvwire": {"overflow": "resync"}}',
+        "not_text": '{"endpoint": 5557}', "not_object": '{"kvwire": 1}', "no_end": '{"topic": "x', "after": '{} {}', "comment": '{/* */}',
+        "bad_escape": '{"topic": "\\x"}', "surrogate": '{"topic": "\\ud800"}', "nul": '{"topic": "\\u0000"}',
+        "bad_utf8": b'{"topic": "\xff\xfe"}', "utf8": '{"topic": "\u00e9\u4e16\U0001f600"}', "raw_line_break": '{"topic": "a\nb"}',
+        "deep": '{"topic": ' + "[" * 200 + "]" * 200 + "}", "nan": '{"hwm": NaN}', "long_key": '{"' + "k" * 300 + '": 1}',
+        "dotted": "topic=x", "dotted_inside": "kvwire.mode=bind", "dotted_deep": "kvwire.medium_names.GPU=gpu",
+        "dotted_json": 'kvwire={"first_seq": 1, "queue_bytes": 2K}', "dotted_list": "topic+=x", "dotted_no_object": "topic.x=1",
+        "dotted_empty": "=1", "dotted_dots": "..=1", "environment_0": "0", "environment_plus": "+0", "environment_huge": "9" * 40,
+    })
+    for name, text in texts.items():
+        put("config", name, text)
+
+
+def endpoint():
+    single = ("tcp://*:5557", "tcp://0.0.0.0:5557", "tcp://127.0.0.1:0", "tcp://[::1]:5557", "tcp://[fe80::1%eth0]:65535", "tcp://host:1",
+              "tcp://*:*", "tcp://:::5557", "ipc:///tmp/x", "ipc://@abstract", "ipc://*", "inproc://a", "", "udp://*:1", "TCP://*:5557",
+              "tcp:/*:5557", "*:5557", "tcp://", "tcp://host", "tcp://[::1]", "tcp://host:", "tcp://:5557", "tcp://*:abc", "tcp://*:-1",
+              "tcp://*:+1", "tcp://*:55 57", "tcp://*:5557_dp1", "tcp://*:70000", "tcp://*:99999999999999999999", "tcp://::1:5557",
+              "tcp://[::1:5557", "tcp://[]:5557", "tcp://a b:5557", "tcp://a/b:5557", "ipc://", "inproc://", "ipc://" + "x" * 104,
+              "ipc://" + "x" * 108, "inproc://" + "x" * 260, "ipc:///tmp/a\0b", "tcp://*:65535")
+    pairs = (("tcp://*:5557", "tcp://*:5558"), ("tcp://*:5557", "tcp://*:5565"), ("tcp://*:5557", "tcp://0.0.0.0:5558"),
+             ("tcp://*:0", "tcp://*:0"), ("inproc://a", "inproc://a_dp1"), ("ipc:///tmp/a", "inproc:///tmp/a"), ("ipc://*", "ipc://*"),
+             ("inproc://a_dp1", "inproc://a"), ("tcp://10.0.0.7:5557", "tcp://*:5558"))
+    for number, text in enumerate(single):
+        put("endpoint", f"single_{number:02}", text)
+    for number, texts in enumerate(pairs):
+        put("endpoint", f"pair_{number:02}", "\n".join(texts))
+
+
+def recording():
+    def message(nanos, sequence, topic, payload):
+        return struct.pack(">QQII", nanos, sequence, len(topic), len(payload)) + topic + payload
+
+    header = b"KVWIREC\n" + struct.pack(">I", 1)
+    payloads = dict(golden_lines("payloads.txt"))
+    first = message(1_700_000_000_123_456_789, 0, b"kv-events", payloads["captured"])
+    whole = header + first + message(1_700_000_001_000_000_000, 1, b"", b"") + message(1_700_000_002_000_000_000, 7, b"a\0b", bytes(100))
+    for name, data in {
+            "whole": whole, "no_messages": header, "empty": b"", "cut_in_header": header[:10], "cut_in_message": whole[:-40],
+            "cut_in_message_header": (header + first)[:30], "other_magic": b"KVWIREX\n" + header[8:],
+            "other_version": header[:8] + struct.pack(">I", 2) + first, "long_topic": header + struct.pack(">QQII", 1, 2, 65537, 0),
+            "long_payload": header + first + struct.pack(">QQII", 1, 2, 0, (64 << 20) + 1),
+            "longest_topic": header + struct.pack(">QQII", 1, 2, 65536, 0) + b"x",
+            "largest": header + struct.pack(">QQII", 1, 2, 0xffffffff, 0xffffffff),
+            "last_number": header + message(2**64 - 1, 2**64 - 1, b"t", b"\x93"), "payload_only": payloads["captured"]}.items():
+        put("recording", name, data)
+
+
+if __name__ == "__main__":
+    for make in (decoder, replay_request, config, endpoint, recording):
+        make()
