@@ -87,10 +87,11 @@ EngineCore::StepResult EngineCore::Step() {
   const SchedulerOutput step = scheduler_->Schedule();
   result.num_scheduled_tokens = step.num_scheduled_tokens;
   const MonotonicNanos scheduled = clock.Now();
-  const RunnerOutput output = runner_->Run(step);
+  RunnerOutput output = runner_->Run(step);
   PassModelTime(step, scheduled);
   const MonotonicNanos ran = clock.Now();
   result.finished = scheduler_->UpdateFromOutput(step, output);
+  result.sampled = std::move(output.sampled);
   const MonotonicNanos updated = clock.Now();
 
   times_.schedule += std::chrono::nanoseconds(scheduled - start);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/simulated_runner.h"
@@ -44,6 +45,7 @@ class EngineCore {
   // What a step did.
   struct StepResult {
     std::uint64_t num_scheduled_tokens = 0;
+    std::vector<scheduler::SampledToken> sampled;  // of requests that finish with this step, too
     std::vector<scheduler::FinishedRequest> finished;
     bool published = false;  // a batch left; its ordinal, counted from 0, is batches_published() - 1
   };
@@ -61,7 +63,15 @@ class EngineCore {
   // The scheduler publishes and wakes at once.
   bool ResetPrefixCache(scheduler::ResetMode mode) { return scheduler_->ResetPrefixCache(mode); }
 
-  bool has_work() const noexcept { return scheduler_->has_unfinished_requests(); }
+  // Takes blocks out of the prefix cache; published at once.
+  Status EvictBlocks(std::span<const scheduler::BlockId> blocks) { return scheduler_->EvictBlocks(blocks); }
+  std::size_t EvictHash(const BlockHash& hash) { return scheduler_->EvictHash(hash); }
+
+  // Asleep there is no work: requests wait, commands are executed.
+  void set_asleep(bool asleep) noexcept { asleep_ = asleep; }
+  bool asleep() const noexcept { return asleep_; }
+
+  bool has_work() const noexcept { return !asleep_ && scheduler_->has_unfinished_requests(); }
 
   // Runs one step, also when there is no work.
   StepResult Step();
@@ -87,6 +97,7 @@ class EngineCore {
   const std::unique_ptr<scheduler::ModelRunner> runner_;
   const std::unique_ptr<scheduler::Scheduler> scheduler_;
   StepTimes times_;
+  bool asleep_ = false;
 };
 
 }  // namespace kvwire::engine

@@ -9,7 +9,10 @@ using scheduler::NewRequest;
 using scheduler::RequestId;
 
 EngineThread::EngineThread(std::unique_ptr<EngineCore> core, Options options)
-    : core_(std::move(core)), options_(options), thread_([this] { Loop(); }) {}
+    : core_(std::move(core)), options_(options) {
+  TakeFigures();
+  thread_ = std::thread([this] { Loop(); });
+}
 
 EngineThread::~EngineThread() { Stop(std::chrono::milliseconds(2000)); }
 
@@ -21,14 +24,19 @@ SubmitResult EngineThread::ResetPrefixCache(scheduler::ResetMode mode, std::func
   return Submit(Command(ResetCommand{mode, std::move(done)}));
 }
 
+SubmitResult EngineThread::Call(std::function<void(EngineCore*)> call) { return Submit(Command(std::move(call))); }
+
 SubmitResult EngineThread::Submit(Command command) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_) return SubmitResult::kStopped;
     const bool adds = std::holds_alternative<NewRequest>(command);
-    std::size_t& count = adds ? num_requests_ : num_commands_;
-    if (count >= (adds ? options_.max_requests : options_.max_commands)) return SubmitResult::kFull;
-    ++count;
+    // There are no more aborts than requests, if their senders are sane; losing one would leave a request behind.
+    if (!std::holds_alternative<AbortCommand>(command)) {
+      std::size_t& count = adds ? num_requests_ : num_commands_;
+      if (count >= (adds ? options_.max_requests : options_.max_commands)) return SubmitResult::kFull;
+      ++count;
+    }
     inbox_.push_back(std::move(command));
   }
   changed_.notify_one();
@@ -50,11 +58,13 @@ void EngineThread::Loop() {
   while (TakeCommands(&commands)) {
     for (Command& command : commands) Execute(std::move(command));
     commands.clear();
-    if (!core_->has_work()) continue;
-    EngineCore::StepResult result = core_->Step();
-    for (scheduler::FinishedRequest& finished : result.finished) {
-      Close(finished.id);
-      if (options_.listener != nullptr) options_.listener->OnFinished(std::move(finished));
+    if (core_->has_work()) {
+      EngineCore::StepResult result = core_->Step();
+      TakeFigures();
+      for (const scheduler::FinishedRequest& finished : result.finished) Close(finished.id);
+      if (options_.listener != nullptr) options_.listener->OnStep(std::move(result));
+    } else {
+      TakeFigures();
     }
   }
   RefuseRemaining(std::move(commands));
@@ -92,7 +102,10 @@ void EngineThread::Execute(Command command) {
     if (core_->Abort(abort->id)) Close(abort->id);
   } else if (auto* reset = std::get_if<ResetCommand>(&command)) {
     const bool done = core_->ResetPrefixCache(reset->mode);
+    TakeFigures();
     if (reset->done) reset->done(done);
+  } else if (auto* call = std::get_if<CallCommand>(&command)) {
+    (*call)(core_.get());
   }
 }
 
@@ -114,11 +127,32 @@ void EngineThread::RefuseRemaining(std::deque<Command> commands) {
     if (const auto* request = std::get_if<NewRequest>(&command)) Refuse(request->id, error);
     const auto* reset = std::get_if<ResetCommand>(&command);
     if (reset != nullptr && reset->done) reset->done(false);
+    if (const auto* call = std::get_if<CallCommand>(&command)) (*call)(nullptr);
   }
 }
 
 void EngineThread::Refuse(RequestId id, const Error& error) {
   if (options_.listener != nullptr) options_.listener->OnRefused(id, error);
+}
+
+void EngineThread::TakeFigures() {
+  const scheduler::Scheduler& scheduler = core_->scheduler();
+  Figures figures;
+  figures.stats = scheduler.stats();
+  figures.running = scheduler.num_running();
+  figures.waiting = scheduler.num_waiting();
+  figures.free_blocks = scheduler.pool().num_free();
+  // The null block is nobody's.
+  const double usable = scheduler.pool().num_blocks() - 1;
+  figures.cache_usage = 1 - static_cast<double>(figures.free_blocks) / usable;
+  figures.asleep = core_->asleep();
+  const std::lock_guard<std::mutex> lock(figures_mutex_);
+  figures_ = figures;
+}
+
+EngineThread::Figures EngineThread::figures() const {
+  const std::lock_guard<std::mutex> lock(figures_mutex_);
+  return figures_;
 }
 
 }  // namespace kvwire::engine

@@ -22,7 +22,8 @@ class EngineListener {
  public:
   virtual ~EngineListener() = default;
 
-  virtual void OnFinished(scheduler::FinishedRequest&& request) = 0;
+  // A step has ended: what it drew and which requests it finished.
+  virtual void OnStep(EngineCore::StepResult&& step) = 0;
   // Not admitted, or still unfinished when the engine stopped.
   virtual void OnRefused(scheduler::RequestId id, const Error& error) = 0;
 };
@@ -37,9 +38,9 @@ enum class SubmitResult : std::uint8_t {
 // An engine core on a step thread of its own. Commands go through one bounded inbox, which the thread empties between
 // steps and waits on when the engine has no work.
 //
-// Threads: Add, Abort and ResetPrefixCache by any thread; Stop and the destructor by the owner.
+// Threads: Add, Abort, Call, ResetPrefixCache and figures by any thread; Stop and the destructor by the owner.
 // Ownership: owns the core; the listener outlives it.
-// Bounds: max_requests requests, queued or unfinished; max_commands other commands.
+// Bounds: max_requests requests, queued or unfinished; max_commands other commands. An Abort is always taken.
 class EngineThread {
  public:
   struct Options {
@@ -56,9 +57,23 @@ class EngineThread {
   EngineThread& operator=(const EngineThread&) = delete;
 
   [[nodiscard]] SubmitResult Add(scheduler::NewRequest request);
-  [[nodiscard]] SubmitResult Abort(scheduler::RequestId id);
+  // A request that is not known, or no longer, is passed over.
+  SubmitResult Abort(scheduler::RequestId id);
+  // Runs `call` on the step thread, between two steps; with null when the engine stopped before.
+  [[nodiscard]] SubmitResult Call(std::function<void(EngineCore*)> call);
   // `done` is called on the step thread with the outcome; with false when the engine stopped before.
   [[nodiscard]] SubmitResult ResetPrefixCache(scheduler::ResetMode mode, std::function<void(bool)> done);
+
+  // As they were after the last step or command.
+  struct Figures {
+    scheduler::SchedulerStats stats;
+    std::size_t running = 0;
+    std::size_t waiting = 0;  // the inbox not included
+    double cache_usage = 0;   // blocks held by requests, of all
+    std::size_t free_blocks = 0;
+    bool asleep = false;
+  };
+  Figures figures() const;
 
   // Lets the step in flight end, refuses what is unfinished, publishes what is recorded, closes the publisher within
   // the deadline and joins. Idempotent.
@@ -75,7 +90,8 @@ class EngineThread {
     scheduler::ResetMode mode = scheduler::ResetMode::kFailWhileRunning;
     std::function<void(bool)> done;
   };
-  using Command = std::variant<scheduler::NewRequest, AbortCommand, ResetCommand>;
+  using CallCommand = std::function<void(EngineCore*)>;
+  using Command = std::variant<scheduler::NewRequest, AbortCommand, ResetCommand, CallCommand>;
 
   SubmitResult Submit(Command command);
   void Close(scheduler::RequestId id);
@@ -84,6 +100,7 @@ class EngineThread {
   void Execute(Command command);
   void RefuseRemaining(std::deque<Command> commands);
   void Refuse(scheduler::RequestId id, const Error& error);
+  void TakeFigures();
 
   const std::unique_ptr<EngineCore> core_;
   const Options options_;
@@ -95,6 +112,9 @@ class EngineThread {
   std::size_t num_commands_ = 0;  // in the inbox, requests not counted
   bool stopping_ = false;
   std::chrono::milliseconds deadline_{2000};
+
+  mutable std::mutex figures_mutex_;
+  Figures figures_;  // guarded by figures_mutex_
 
   std::unordered_set<scheduler::RequestId> unfinished_;  // the step thread's
   std::thread thread_;

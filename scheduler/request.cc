@@ -11,6 +11,25 @@ BlockContent ContentOf(const NewRequest& request) {
   return {request.lora ? request.lora->name : std::string(), request.multimodal, request.cache_salt};
 }
 
+// Continues where the identity ends, up to the last full block.
+void HashFullBlocks(const BlockContent& content, std::span<const TokenId> tokens, std::uint32_t block_size,
+                    BlockHasher* hasher, PromptIdentity* identity) {
+  const std::size_t full = tokens.size() / block_size;
+  std::vector<BlockHash>& hashes = identity->hashes;
+  if (hashes.size() >= full) return;
+  static const ExtraKeys kNoKeys;
+  hashes.reserve(full);
+  while (hashes.size() < full) {
+    const std::size_t start = hashes.size() * block_size;
+    if (!content.empty()) {
+      identity->extra_keys.push_back(
+          ExtraKeysOf(content, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start + block_size)));
+    }
+    hashes.push_back(hasher->HashBlock(hashes.empty() ? BlockHash() : hashes.back(), tokens.subspan(start, block_size),
+                                       content.empty() ? kNoKeys : identity->extra_keys.back()));
+  }
+}
+
 }  // namespace
 
 ReportMode ReportModeOf(const ExtraArgs& extra_args) {
@@ -18,6 +37,12 @@ ReportMode ReportModeOf(const ExtraArgs& extra_args) {
   if (found == extra_args.end()) return ReportMode::kIncremental;
   const auto* text = std::get_if<std::string>(&found->second);
   return text != nullptr && *text == "full" ? ReportMode::kFull : ReportMode::kIncremental;
+}
+
+PromptIdentity IdentifyPrompt(const NewRequest& request, std::uint32_t block_size, BlockHasher* hasher) {
+  PromptIdentity identity;
+  HashFullBlocks(ContentOf(request), request.prompt, block_size, hasher, &identity);
+  return identity;
 }
 
 Request::Request(NewRequest request, std::uint32_t block_size, BlockHasher* hasher)
@@ -29,30 +54,14 @@ Request::Request(NewRequest request, std::uint32_t block_size, BlockHasher* hash
       lora_(request.lora),
       content_(ContentOf(request)),
       tokens_(std::move(request.prompt)) {
-  HashFullBlocks(hasher);
+  if (hasher == nullptr) return;
+  if (request.identity) identity_ = *std::move(request.identity);
+  HashFullBlocks(content_, tokens_, block_size_, hasher, &identity_);
 }
 
 void Request::AppendToken(TokenId token, BlockHasher* hasher) {
   tokens_.push_back(token);
-  HashFullBlocks(hasher);
-}
-
-void Request::HashFullBlocks(BlockHasher* hasher) {
-  if (hasher == nullptr) return;
-  const std::size_t full = tokens_.size() / block_size_;
-  if (hashes_.size() == full) return;
-  hashes_.reserve(full);
-  static const ExtraKeys kNoKeys;
-  while (hashes_.size() < full) {
-    const std::size_t start = hashes_.size() * block_size_;
-    if (!content_.empty()) {
-      extra_keys_.push_back(
-          ExtraKeysOf(content_, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start + block_size_)));
-    }
-    hashes_.push_back(hasher->HashBlock(hashes_.empty() ? BlockHash() : hashes_.back(),
-                                        std::span(tokens_).subspan(start, block_size_),
-                                        content_.empty() ? kNoKeys : extra_keys_.back()));
-  }
+  if (hasher != nullptr) HashFullBlocks(content_, tokens_, block_size_, hasher, &identity_);
 }
 
 }  // namespace kvwire::scheduler

@@ -30,6 +30,12 @@ enum class ReportMode : std::uint8_t { kIncremental, kFull };
 // Source: docs/protocol.md, "Report mode".
 ReportMode ReportModeOf(const ExtraArgs& extra_args);
 
+// The identities of a prompt's full blocks.
+struct PromptIdentity {
+  std::vector<BlockHash> hashes;
+  std::vector<ExtraKeys> extra_keys;  // one entry per hash, or empty when no block has extra keys
+};
+
 // A request as its sender describes it.
 struct NewRequest {
   RequestId id = 0;
@@ -39,7 +45,12 @@ struct NewRequest {
   std::string cache_salt;
   std::vector<MultimodalItem> multimodal;  // by offset
   ExtraArgs extra_args;
+  // From IdentifyPrompt, to keep this work off the step thread; unset: computed when the request is added.
+  std::optional<PromptIdentity> identity;
 };
+
+// With the scheduler's block size and a copy of its hasher. Any thread.
+PromptIdentity IdentifyPrompt(const NewRequest& request, std::uint32_t block_size, BlockHasher* hasher);
 
 // An unfinished request: its tokens, the identities of its full blocks, and the physical blocks it holds.
 //
@@ -59,9 +70,9 @@ class Request {
   ReportMode report_mode() const noexcept { return report_mode_; }
 
   // One hash per full block of token_ids().
-  std::span<const BlockHash> block_hashes() const noexcept { return hashes_; }
+  std::span<const BlockHash> block_hashes() const noexcept { return identity_.hashes; }
   // One entry per hash, or empty when no block has extra keys.
-  std::span<const ExtraKeys> extra_keys() const noexcept { return extra_keys_; }
+  std::span<const ExtraKeys> extra_keys() const noexcept { return identity_.extra_keys; }
 
   // Appends an output token; hashes the block that it completes, if it does.
   void AppendToken(TokenId token, BlockHasher* hasher);
@@ -75,8 +86,6 @@ class Request {
   bool admitted = false;  // was running at least once
 
  private:
-  void HashFullBlocks(BlockHasher* hasher);
-
   const RequestId id_;
   const std::uint32_t num_prompt_tokens_;
   const std::uint32_t max_tokens_;
@@ -85,8 +94,7 @@ class Request {
   const std::optional<LoraAdapter> lora_;
   const BlockContent content_;
   std::vector<TokenId> tokens_;
-  std::vector<BlockHash> hashes_;
-  std::vector<ExtraKeys> extra_keys_;
+  PromptIdentity identity_;  // of all tokens
 };
 
 }  // namespace kvwire::scheduler

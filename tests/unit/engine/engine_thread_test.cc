@@ -24,9 +24,10 @@ constexpr std::chrono::seconds kWatchdog{5};
 
 class RecordingListener final : public EngineListener {
  public:
-  void OnFinished(scheduler::FinishedRequest&& request) override {
+  void OnStep(EngineCore::StepResult&& step) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    finished_.push_back(std::move(request));
+    for (scheduler::FinishedRequest& request : step.finished) finished_.push_back(std::move(request));
+    for (const scheduler::SampledToken& token : step.sampled) sampled_[token.id].push_back(token.token);
     changed_.notify_all();
   }
   void OnRefused(RequestId id, const Error& error) override {
@@ -47,6 +48,14 @@ class RecordingListener final : public EngineListener {
     const std::lock_guard<std::mutex> lock(mutex_);
     return refused_;
   }
+  std::map<RequestId, std::vector<TokenId>> sampled() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return sampled_;
+  }
+  std::vector<scheduler::FinishedRequest> finished() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return finished_;
+  }
   std::size_t num_finished() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return finished_.size();
@@ -56,6 +65,7 @@ class RecordingListener final : public EngineListener {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<scheduler::FinishedRequest> finished_;
+  std::map<RequestId, std::vector<TokenId>> sampled_;
   std::vector<std::pair<RequestId, std::string>> refused_;
 };
 
@@ -142,9 +152,12 @@ TEST_CASE("the inbox is bounded, and a finished, refused or aborted request make
   REQUIRE(gate.WaitUntilEntered());
   CHECK(engine.Add(MakeRequest(2, 5, 200)) == SubmitResult::kAccepted);
   CHECK(engine.Add(MakeRequest(3, 5, 1)) == SubmitResult::kFull);
+  CHECK(engine.Call([](EngineCore*) {}) == SubmitResult::kAccepted);
+  CHECK(engine.Call([](EngineCore*) {}) == SubmitResult::kAccepted);
+  CHECK(engine.Call([](EngineCore*) {}) == SubmitResult::kFull);
+  // An abort that got lost would leave its request behind.
   CHECK(engine.Abort(2) == SubmitResult::kAccepted);
   CHECK(engine.Abort(77) == SubmitResult::kAccepted);
-  CHECK(engine.Abort(2) == SubmitResult::kFull);
   gate.Open();
   REQUIRE(listener.WaitForFinished(1));
   // The aborts were in the inbox before the step that follows.
@@ -162,6 +175,58 @@ TEST_CASE("the inbox is bounded, and a finished, refused or aborted request make
   CHECK(engine.Add(MakeRequest(4, 5, 1)) == SubmitResult::kAccepted);
   CHECK(engine.Add(MakeRequest(5, 5, 1)) == SubmitResult::kAccepted);
   CHECK(listener.WaitForFinished(3));
+}
+
+TEST_CASE("the listener gets every token as it is drawn") {
+  CollectingEventPublisher publisher;
+  RecordingListener listener;
+  EngineThread engine(MakeEngine(SmallConfig(), &publisher), {16, 16, &listener});
+  CHECK(engine.Add(MakeRequest(1, 5, 7)) == SubmitResult::kAccepted);
+  CHECK(engine.Add(MakeRequest(2, 9, 3)) == SubmitResult::kAccepted);
+  REQUIRE(listener.WaitForFinished(2));
+  const auto sampled = listener.sampled();
+  for (const scheduler::FinishedRequest& request : listener.finished()) {
+    CHECK(sampled.at(request.id) == request.output);
+  }
+}
+
+TEST_CASE("a call runs between steps with the core, and with nothing when the engine has stopped") {
+  CollectingEventPublisher publisher;
+  RecordingListener listener;
+  EngineThread engine(MakeEngine(SmallConfig(), &publisher), {16, 16, &listener});
+  std::promise<bool> in_flight;
+  REQUIRE(engine.Call([&](EngineCore* core) { in_flight.set_value(core->scheduler().step_in_flight()); }) ==
+          SubmitResult::kAccepted);
+  std::future<bool> result = in_flight.get_future();
+  REQUIRE(result.wait_for(kWatchdog) == std::future_status::ready);
+  CHECK_FALSE(result.get());
+  engine.Stop(milliseconds(2000));
+  CHECK(engine.Call([](EngineCore*) {}) == SubmitResult::kStopped);
+}
+
+TEST_CASE("asleep, requests wait; the figures say so") {
+  CollectingEventPublisher publisher;
+  RecordingListener listener;
+  EngineThread engine(MakeEngine(SmallConfig(), &publisher), {16, 16, &listener});
+  const auto set_asleep = [&engine](bool asleep) {
+    std::promise<void> done;
+    REQUIRE(engine.Call([&](EngineCore* core) {
+      core->set_asleep(asleep);
+      done.set_value();
+    }) == SubmitResult::kAccepted);
+    REQUIRE(done.get_future().wait_for(kWatchdog) == std::future_status::ready);
+  };
+  set_asleep(true);
+  CHECK(engine.Add(MakeRequest(1, 5, 3)) == SubmitResult::kAccepted);
+  set_asleep(true);  // behind the request
+  CHECK(listener.num_finished() == 0);
+  set_asleep(false);
+  REQUIRE(listener.WaitForFinished(1));
+  const EngineThread::Figures figures = engine.figures();
+  CHECK(figures.stats.requests_finished == 1);
+  CHECK(figures.running == 0);
+  CHECK(figures.cache_usage == 0);
+  CHECK_FALSE(figures.asleep);
 }
 
 TEST_CASE("stopping ends the step, refuses what is unfinished and closes the publisher") {

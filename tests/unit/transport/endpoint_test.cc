@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include "kv_events/escape_text.h"
+
 namespace kvwire {
 namespace {
 
@@ -84,7 +86,7 @@ TEST_CASE("a refused address names the setting, the value, the reason and what i
     CAPTURE(text);
     const std::string message = Refusal(text);
     CHECK(Contains(message, "replay_endpoint"));
-    CHECK(Contains(message, "\"" + text + "\""));
+    CHECK(Contains(message, "\"" + EscapeText(text) + "\""));
     CHECK(Contains(message, reason));
     CHECK(Contains(message, "tcp://HOST:PORT, ipc://PATH or inproc://NAME"));
   }
