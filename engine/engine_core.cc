@@ -4,6 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 namespace kvwire::engine {
 
 using scheduler::RunnerOutput;
@@ -12,10 +15,12 @@ using scheduler::SchedulerOutput;
 // Stands between scheduler and publisher to count the batches and to time the calls. Without a publisher it discards.
 class EngineCore::PublishProbe final : public EventPublisher {
  public:
-  PublishProbe(EventPublisher* publisher, const Clock* clock) : publisher_(publisher), clock_(clock) {}
+  PublishProbe(EventPublisher* publisher, const EngineConfig& config)
+      : publisher_(publisher), clock_(config.clock), first_batch_(config.first_batch), observe_(config.observe_batch) {}
 
   PublishResult Publish(KVEventBatch&& batch) noexcept override {
     if (publisher_ == nullptr) return PublishResult::kAccepted;
+    if (observe_) observe_(first_batch_ + batches_, batch);
     const MonotonicNanos start = clock_->Now();
     const PublishResult result = publisher_->Publish(std::move(batch));
     time_ += clock_->Now() - start;
@@ -48,20 +53,41 @@ class EngineCore::PublishProbe final : public EventPublisher {
  private:
   EventPublisher* const publisher_;
   const Clock* const clock_;
+  const std::uint64_t first_batch_;
+  const std::function<void(std::uint64_t, const KVEventBatch&)> observe_;
   std::uint64_t batches_ = 0;
   MonotonicNanos time_ = 0;
 };
 
+namespace {
+
+// What the system would grant, and take back by killing the process, is refused here.
+Status CheckMemory(const scheduler::SchedulerConfig& config) {
+  constexpr double kBytesPerBlock = 116;  // of the pool, without the tokens
+  constexpr double kGiB = 1u << 30;
+  const double needed = config.num_blocks * (kBytesPerBlock + double{sizeof(TokenId)} * config.block_size);
+  const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (needed <= present) return {};
+  return MakeError(
+      ErrorCode::kUnavailable,
+      fmt::format("num_blocks: {} blocks of {} tokens need about {:.1f} GiB to keep account of; this machine "
+                  "has {:.1f} GiB",
+                  config.num_blocks, config.block_size, needed / kGiB, present / kGiB));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<EngineCore>> EngineCore::Create(EngineConfig config, BlockHasher hasher,
                                                        std::unique_ptr<scheduler::ModelRunner> runner,
                                                        EventPublisher* publisher) {
+  if (const Status fits = CheckMemory(config.scheduler); !fits) return tl::unexpected<Error>(fits.error());
   if (!config.time_model.is_zero() && !config.sleep) {
     return MakeError(ErrorCode::kInvalidArgument, "a time model needs a function that passes its time");
   }
   if (config.scheduler.enable_kv_cache_events && publisher == nullptr) {
     return MakeError(ErrorCode::kInvalidArgument, "enable_kv_cache_events is true, but there is no publisher");
   }
-  auto probe = std::make_unique<PublishProbe>(publisher, config.clock);
+  auto probe = std::make_unique<PublishProbe>(publisher, config);
   auto scheduler = scheduler::Scheduler::Create(config.scheduler, std::move(hasher), probe.get(), config.clock);
   if (!scheduler) return tl::unexpected<Error>(std::move(scheduler).error());
   return std::unique_ptr<EngineCore>(

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,10 +30,13 @@ struct StepTimes {
 struct EngineConfig {
   scheduler::SchedulerConfig scheduler;
   TimeModel time_model;
+  std::uint64_t first_batch = 0;  // number that the publisher gives to the first batch
   // Passes the time model's time; may return early, when the engine is to end. REQUIRES: set when time_model is not
   // zero.
   std::function<void(std::chrono::nanoseconds)> sleep;
   const Clock* clock = &SystemClock::Get();
+  // Sees every batch before it is published, on the step thread; must not throw. May be empty.
+  std::function<void(std::uint64_t number, const KVEventBatch& batch)> observe_batch;
 };
 
 // Scheduler and model runner, one step at a time: schedule, run, update, and one Wake() when a batch was published.
@@ -63,9 +67,12 @@ class EngineCore {
   // The scheduler publishes and wakes at once.
   bool ResetPrefixCache(scheduler::ResetMode mode) { return scheduler_->ResetPrefixCache(mode); }
 
+  // Of the running requests, the one that was admitted last.
+  std::optional<scheduler::RequestId> PreemptNewest() { return scheduler_->PreemptNewest(); }
+
   // Takes blocks out of the prefix cache; published at once.
   Status EvictBlocks(std::span<const scheduler::BlockId> blocks) { return scheduler_->EvictBlocks(blocks); }
-  std::size_t EvictHash(const BlockHash& hash) { return scheduler_->EvictHash(hash); }
+  std::size_t EvictHash(const BlockHash& hash, std::uint32_t group = 0) { return scheduler_->EvictHash(hash, group); }
 
   // Asleep there is no work: requests wait, commands are executed.
   void set_asleep(bool asleep) noexcept { asleep_ = asleep; }
@@ -81,6 +88,8 @@ class EngineCore {
 
   // Publish() calls so far, those outside a step included.
   std::uint64_t batches_published() const noexcept;
+  // The number that the next batch gets.
+  std::uint64_t next_batch() const noexcept { return config_.first_batch + batches_published(); }
   StepTimes times() const noexcept;
   const scheduler::Scheduler& scheduler() const noexcept { return *scheduler_; }
 

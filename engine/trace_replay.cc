@@ -45,7 +45,7 @@ Result<ReplaySummary> TraceReplay::Run() {
 // Requests that are refused take no room in the engine, so that this may pass a whole trace: it looks for a stop.
 Status TraceReplay::AddDue(MonotonicNanos now) {
   while (!Stopping()) {
-    const Status peeked = Peek();
+    Status peeked = Peek();
     if (!peeked) return peeked;
     if (!next_.has_value() || !Admits(now)) break;
     AddNext();

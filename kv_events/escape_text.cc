@@ -16,6 +16,16 @@ bool IsBetween(char c, std::uint8_t low, std::uint8_t high) {
   return byte >= low && byte <= high;
 }
 
+// Characters without ink that end a line or turn the direction of what follows: U+200E, U+200F, U+2028 to U+202E,
+// U+2066 to U+2069, U+FEFF.
+bool IsLayoutControl(std::string_view character) {
+  if (character.size() != 3) return false;
+  const std::string_view head = character.substr(0, 2);
+  const char last = character[2];
+  return (head == "\xe2\x80" && (IsBetween(last, 0x8e, 0x8f) || IsBetween(last, 0xa8, 0xae))) ||
+         (head == "\xe2\x81" && IsBetween(last, 0xa6, 0xa9)) || character == "\xef\xbb\xbf";
+}
+
 // `also` lists further characters to escape.
 std::string Escape(std::string_view text, std::string_view also) {
   std::string out;
@@ -26,7 +36,7 @@ std::string Escape(std::string_view text, std::string_view also) {
                          (length == 2 && text[0] == '\xc2' && IsBetween(text[1], 0x80, 0x9f));
     const std::string_view character = text.substr(0, std::max<std::size_t>(length, 1));
     text.remove_prefix(character.size());
-    if (length != 0 && !control && also.find(character) == std::string_view::npos) {
+    if (length != 0 && !control && !IsLayoutControl(character) && also.find(character) == std::string_view::npos) {
       out += character;
       continue;
     }

@@ -14,8 +14,8 @@ namespace kvwire {
 // Bytes of the well-formed UTF-8 character at the beginning of `text`; 0 when there is none.
 std::size_t Utf8Length(std::string_view text) noexcept;
 
-// Control characters (C0, DEL, C1) and bytes that are no UTF-8 as \xNN, one per byte; the rest as it is. Escaped again
-// it stays the same.
+// Control characters (C0, DEL, C1, line and paragraph separators, direction marks, byte order mark) and bytes that are
+// no UTF-8 as \xNN, one per byte; the rest as it is. Escaped again it stays the same.
 std::string EscapeText(std::string_view text);
 
 // As EscapeText, for a field of a line whose fields end with a space: also spaces and backslashes. Different texts stay

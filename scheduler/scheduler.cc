@@ -287,6 +287,15 @@ bool Scheduler::ResetPrefixCache(ResetMode mode) {
   return true;
 }
 
+std::optional<RequestId> Scheduler::PreemptNewest() {
+  assert(!in_flight_);
+  if (running_.empty()) return std::nullopt;
+  const RequestId id = running_.back()->id();
+  PreemptLast();
+  FlushOutsideStep();
+  return id;
+}
+
 Status Scheduler::EvictBlocks(std::span<const BlockId> blocks) {
   Status status = cache_.pool().EvictBlocks(blocks);
   FlushOutsideStep();

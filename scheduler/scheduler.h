@@ -117,6 +117,10 @@ class Scheduler {
   // and the mode does not allow to preempt.
   bool ResetPrefixCache(ResetMode mode);
 
+  // Takes the blocks of the request that was admitted last; it waits to be computed again. Nothing if none runs.
+  // REQUIRES: no step is in flight.
+  std::optional<RequestId> PreemptNewest();
+
   // Takes blocks out of the prefix cache; who holds them keeps them. Blocks without a hash are passed over.
   // Errors: kInvalidArgument for an id outside the pool; then nothing was evicted.
   Status EvictBlocks(std::span<const BlockId> blocks);

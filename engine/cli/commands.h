@@ -9,6 +9,7 @@ namespace kvwire::engine {
 // *exit_code. The commands only wire objects together.
 void AddPlayCommand(CLI::App& app, int* exit_code);
 void AddReplayTraceCommand(CLI::App& app, int* exit_code);
+void AddServeCommand(CLI::App& app, int* exit_code);
 void AddTapCommand(CLI::App& app, int* exit_code);
 
 }  // namespace kvwire::engine

@@ -5,6 +5,7 @@
 
 #include "engine/cli/commands.h"
 #include "engine/cli/output.h"
+#include "engine/cli/serve_options.h"
 #include "engine/cli/stop_signal.h"
 #include "engine/cli/usage_message.h"
 
@@ -19,11 +20,12 @@ int Run(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message(kvwire::engine::UsageMessage);
   int exit_code = 0;
+  kvwire::engine::AddServeCommand(app, &exit_code);
   kvwire::engine::AddReplayTraceCommand(app, &exit_code);
   kvwire::engine::AddTapCommand(app, &exit_code);
   kvwire::engine::AddPlayCommand(app, &exit_code);
   try {
-    app.parse(argc, argv);
+    app.parse(kvwire::engine::CommandLine(argc, argv));
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   }

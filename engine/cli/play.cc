@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,10 +15,14 @@
 #include <fmt/format.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/faults_option.h"
 #include "engine/cli/number_options.h"
 #include "engine/cli/output.h"
 #include "engine/cli/play_player.h"
 #include "engine/cli/stop_signal.h"
+#include "engine/faults/fault_link.h"
+#include "engine/faults/fault_plan.h"
+#include "engine/faults/fault_script.h"
 #include "kv_events/clock.h"
 #include "kv_events/escape_text.h"
 #include "kv_events/subscribe/recording.h"
@@ -39,7 +46,8 @@ struct PlayOptions {
   std::string replay_endpoint;
   bool connect = false;
   bool wait_for_subscriber = false;
-  double linger = 0;  // seconds
+  double linger = 0;   // seconds
+  std::string faults;  // JSON, or a file of it; empty: none
   RecordingPlayer::Options player;
 };
 
@@ -53,6 +61,7 @@ void AddOptions(CLI::App& command, PlayOptions& options) {
   command.add_flag("--wait-for-subscriber", options.wait_for_subscriber,
                    "Start when somebody subscribes to the topic of the first message");
   AddSeconds(command, "--linger", &options.linger, "Serve replay requests so many seconds after the last message");
+  command.add_option("--faults", options.faults, "Break the live stream on purpose: a fault script, or a file of one");
 }
 
 struct Addresses {
@@ -91,18 +100,43 @@ Result<Addresses> ParseAddresses(const PlayOptions& options) {
   return Addresses{*publish, *replay};
 }
 
+// Null without --faults.
+Result<std::shared_ptr<const FaultScript>> ParseFaults(const std::string& argument) {
+  auto script = ReadFaultScript(argument);
+  if (!script || *script == nullptr) return script;
+  constexpr FaultPlace kPlaces[] = {FaultPlace::kLink};
+  const Status valid = (*script)->CheckPlaces(kPlaces, "play");
+  if (!valid) return MakeError(valid.error().code, "--faults: " + valid.error().message);
+  return script;
+}
+
+// What breaks the stream.
+struct Breaker {
+  FaultPlan plan{FaultPlace::kLink};
+  FaultCounters counters;
+  std::optional<FaultLink> link;
+};
+
 struct Play {
   std::unique_ptr<ZmqLink> publish;
   std::unique_ptr<ZmqLink> replay;
+  std::unique_ptr<Breaker> breaker;  // null without faults; before publish
   std::unique_ptr<RecordingPlayer> player;
   std::optional<MonotonicNanos> alone_since;  // connected, and nobody answered yet
 };
+
+// The end that messages go to.
+FrameLink* Front(const Play& play) {
+  return play.breaker ? &*play.breaker->link : static_cast<FrameLink*>(play.publish.get());
+}
 
 Result<Play> Open(const PlayOptions& options) {
   auto reader = RecordingReader::Open(options.file);
   if (!reader) return tl::unexpected<Error>(reader.error());
   const Result<Addresses> addresses = ParseAddresses(options);
   if (!addresses) return tl::unexpected<Error>(addresses.error());
+  const auto faults = ParseFaults(options.faults);
+  if (!faults) return tl::unexpected<Error>(faults.error());
   Play play;
   LinkOptions link;
   // A recording played as fast as it goes must not outrun its watcher's pipe.
@@ -119,8 +153,12 @@ Result<Play> Open(const PlayOptions& options) {
     play.replay = *std::move(replay);
   }
   if (options.connect) play.alone_since = SystemClock::Get().Now();
-  play.player =
-      std::make_unique<RecordingPlayer>(options.player, *std::move(reader), play.publish.get(), play.replay.get());
+  if (*faults != nullptr) {
+    play.breaker = std::make_unique<Breaker>();
+    play.breaker->plan.Set(*faults);
+    play.breaker->link.emplace(play.publish.get(), &play.breaker->plan, &play.breaker->counters, &SystemClock::Get());
+  }
+  play.player = std::make_unique<RecordingPlayer>(options.player, *std::move(reader), Front(play), play.replay.get());
   return play;
 }
 
@@ -170,18 +208,18 @@ void Run(const PlayOptions& options, Play& play) {
     const MonotonicNanos now = clock.Now();
     WarnIfAlone(play);
     // Later subscriptions are of no interest, but would wake every sleep.
-    for (int i = 0; i < 64 && play.publish->TryReceive(); ++i) {
+    for (int i = 0; i < 64 && Front(play)->TryReceive(); ++i) {
     }
+    const std::optional<MonotonicNanos> held = play.breaker ? play.breaker->link->due() : std::nullopt;
     if (play.player->DoWork(now) > 0) continue;
-    if (play.player->ended()) {
+    if (play.player->ended() && !held) {
       if (!end) end = now + NanosOf(options.linger);
       if (now >= *end && !play.player->replaying()) return;
     }
-    std::chrono::microseconds sleep = kLook;
-    if (!play.player->ended() && play.player->due() > now) {
-      sleep = std::min(sleep, std::chrono::microseconds((play.player->due() - now) / 1000 + 1));
-    }
-    Sleep(play, sleep);
+    MonotonicNanos wake = now + std::chrono::nanoseconds(kLook).count();
+    if (!play.player->ended() && play.player->due() > now) wake = std::min(wake, play.player->due());
+    if (held) wake = std::min(wake, std::max(*held, now));
+    Sleep(play, std::chrono::microseconds((wake - now) / 1000 + 1));
   }
 }
 
@@ -204,6 +242,14 @@ int Outcome(const PlayOptions& options, const RecordingPlayer& player) {
   return kExitFailed;
 }
 
+void PrintFaults(const FaultCounters& counters) {
+  std::string text;
+  for (const FaultKind kind : {FaultKind::kDrop, FaultKind::kDuplicate, FaultKind::kDelay, FaultKind::kUndecodable}) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", ToString(kind), counters.Of(kind));
+  }
+  Print(fmt::format("faults: {}\n", text));
+}
+
 int RunPlay(const PlayOptions& options) {
   Result<Play> play = Open(options);
   if (!play) {
@@ -219,6 +265,7 @@ int RunPlay(const PlayOptions& options) {
     Run(options, *play);
     if (play->alone_since && play->publish->peers().connected == 0) WarnAlone(*play);
     Print(fmt::format("played {} messages, {} bytes of payload\n", play->player->messages(), play->player->bytes()));
+    if (play->breaker) PrintFaults(play->breaker->counters);
     written = FlushStdout();
   }
   if (!written) {

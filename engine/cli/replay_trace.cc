@@ -9,7 +9,6 @@
 #include <new>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,6 +29,7 @@
 #include "kv_events/config.h"
 #include "kv_events/escape_text.h"
 #include "kv_events/publish/factory.h"
+#include "kv_events/state_dump.h"
 
 namespace kvwire::engine {
 
@@ -141,7 +141,7 @@ void ReplayTraceCommand::AddTo(CLI::App& command) {
   AddNumber(command, "--prefill-us-per-token", &prefill_us_per_token_, "Model time per uncached prompt token");
   AddNumber(command, "--decode-us-per-request", &decode_us_per_request_, "Model time of a step per decoding request");
   command.add_option("--dump-state", dump_state_,
-                     "At the end, write a line \"group medium hash\" per resident block, sorted");
+                     "At the end, write a line \"group medium hash\" per announced resident block, sorted");
   command.add_option("--dump-digests", dump_digests_, "Write a line \"number digest\" per batch");
   command.add_flag("--wait-for-subscriber", wait_for_subscriber_, "Start when somebody subscribes to the topic");
   AddSeconds(command, "--linger", &linger_seconds_, "Serve replay requests so many seconds after the end");
@@ -168,7 +168,7 @@ Status ReplayTraceCommand::RunParts() {
   if (!status) return status;
   Drain();
   // The state is dumped also when nobody reads the report.
-  const Status printed = PrintReport();
+  Status printed = PrintReport();
   status = DumpState();
   if (!printed) return printed;
   if (!status) return status;
@@ -183,6 +183,15 @@ Status ReplayTraceCommand::Build() {
   // A publisher that was asked for by name has a warning of its own.
   if (!events_.enable_kv_cache_events && events_.publisher != PublisherKind::kZmq) {
     StderrLog()(LogLevel::kInfo, "KV-cache events are off (enable_kv_cache_events is false)");
+  }
+  if (!events_.enable_kv_cache_events && !(dump_state_ + dump_digests_).empty()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--dump-state and --dump-digests show what was announced; they need enable_kv_cache_events");
+  }
+  if (!dump_state_.empty() && dump_state_ == dump_digests_) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--dump-state and --dump-digests are both \"{}\"; allowed: different files", dump_state_));
   }
   if (wait_for_subscriber_ && events_.EffectivePublisher() != PublisherKind::kZmq) {
     return MakeError(ErrorCode::kInvalidArgument, "--wait-for-subscriber needs events that are published over zmq");
@@ -299,18 +308,8 @@ Status ReplayTraceCommand::PrintReport() {
 
 Status ReplayTraceCommand::DumpState() {
   if (!state_file_) return {};
-  std::vector<std::tuple<std::uint32_t, std::string_view, std::uint64_t>> blocks;
-  // Media are few and their texts belong to the pool's owner; the walk's own views do not outlive the call.
-  std::vector<std::unique_ptr<std::string>> media;
-  engine_->scheduler().pool().Walk([&blocks, &media](const ResidentBlock& block) {
-    const std::string medium = CanonicalMedium(block.medium);
-    auto found = std::find_if(media.begin(), media.end(), [&medium](const auto& known) { return *known == medium; });
-    if (found == media.end()) found = media.insert(media.end(), std::make_unique<std::string>(medium));
-    blocks.emplace_back(block.group, std::string_view(**found), block.hash.Low64());
-  });
-  std::sort(blocks.begin(), blocks.end());
-  for (const auto& [group, medium, low64] : blocks)
-    state_file_->Write(fmt::format("{} {} {:016x}\n", group, EscapeField(medium), low64));
+  kvwire::DumpState(engine_->scheduler().pool(),
+                    [this](std::string_view line) { state_file_->Write(fmt::format("{}\n", line)); });
   return state_file_->Close();
 }
 

@@ -31,8 +31,11 @@ extern "C" void OnStopSignal(int signal) {
 
 void InstallStopSignals() {
   if (stop_event.load() < 0) stop_event.store(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  std::signal(SIGINT, OnStopSignal);
-  std::signal(SIGTERM, OnStopSignal);
+  // Without SA_RESTART: a call that waits, such as opening a pipe that nobody writes to, ends with the signal.
+  struct sigaction action {};
+  action.sa_handler = OnStopSignal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
 }
 
 bool StopRequested() noexcept { return stop_requested.load(std::memory_order_relaxed); }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +14,7 @@
 
 #include "engine/cli/commands.h"
 #include "engine/cli/number_options.h"
+#include "engine/cli/output.h"
 #include "engine/cli/stop_signal.h"
 #include "engine/cli/tap_sink.h"
 #include "kv_events/clock.h"
@@ -26,8 +30,9 @@ namespace {
 // Verdicts take 0 to 3.
 constexpr int kExitFailed = 4;
 constexpr std::chrono::milliseconds kLook(20);
+constexpr MonotonicNanos kEngineLimit = 5'000'000'000;
 constexpr MonotonicNanos kAskLimit = 30'000'000'000;
-constexpr MonotonicNanos kAskLimitWhenStopped = 2'000'000'000;
+constexpr MonotonicNanos kAskLimitWhenStopped = 1'000'000'000;
 
 struct TapOptions {
   std::string endpoint = "tcp://localhost:5557";
@@ -38,6 +43,8 @@ struct TapOptions {
   double wait = 0;
   SequenceNumber first_seq = 0;
   std::string removals = "per_copy";
+  std::string against;
+  std::uint32_t against_rank = 0;
   TapOutput output;
 };
 
@@ -54,6 +61,10 @@ void AddOptions(CLI::App& command, TapOptions& options) {
                   "How the source removes: exact also checks that a block leaves with all its announcements at once")
       ->check(CLI::IsMember({"exact", "per_copy"}))
       ->capture_default_str();
+  command.add_option("--against", options.against,
+                     "URL of the engine itself (kvwire serve --dev): compare what it holds with what the stream says, "
+                     "at the same numbers; implies --check");
+  AddCount(command, "--against-rank", &options.against_rank, {}, "Data-parallel rank of this stream at that engine");
   AddCount(command, "--first-seq", &options.first_seq, {0, kEndOfReplay - 1}, "Number of a publisher's first message");
   AddSeconds(command, "--until-idle", &options.until_idle,
              "End when nothing came for so many seconds after the first message, and the publisher confirms that this "
@@ -85,7 +96,23 @@ Result<Endpoint> ParseRemote(const std::string& text, const std::string& flag) {
   return endpoint;
 }
 
+// Each file has one content.
+Status CheckFiles(const TapOutput& output) {
+  std::map<std::string, const char*> flags;
+  for (const auto& [path, flag] : {std::pair(output.record, "--record"),
+                                   {output.dump_state, "--dump-state"},
+                                   {output.dump_digests, "--dump-digests"}}) {
+    if (path.empty()) continue;
+    const auto [known, added] = flags.emplace(path, flag);
+    if (added) continue;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} and {} are both \"{}\"; allowed: different files", known->second, flag, path));
+  }
+  return {};
+}
+
 Result<Tap> Open(const TapOptions& options) {
+  if (const Status files = CheckFiles(options.output); !files) return tl::unexpected<Error>(files.error());
   const Result<Endpoint> endpoint = ParseRemote(options.endpoint, "--endpoint");
   if (!endpoint) return tl::unexpected<Error>(endpoint.error());
   if (!options.bind && endpoint->host == "*") {
@@ -99,6 +126,14 @@ Result<Tap> Open(const TapOptions& options) {
   if (!options.replay_endpoint.empty()) {
     const Result<Endpoint> where = ParseRemote(options.replay_endpoint, "--replay-endpoint");
     if (!where) return tl::unexpected<Error>(where.error());
+    if (const Status connects = CheckConnects(*where, "--replay-endpoint"); !connects) {
+      return tl::unexpected<Error>(connects.error());
+    }
+    if (*where == *endpoint) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       fmt::format("--endpoint and --replay-endpoint are both {}; allowed: two different addresses",
+                                   options.endpoint));
+    }
     replay = [context, address = *where]() -> std::unique_ptr<FrameLink> {
       LinkOptions link;
       // Publishers that do not pace a replay lose what does not fit here.
@@ -111,10 +146,16 @@ Result<Tap> Open(const TapOptions& options) {
   }
   Tap tap;
   TapOutput output = options.output;
+  output.check = output.check || !options.against.empty();
   output.removals = options.removals == "exact" ? Removals::kExact : Removals::kPerCopy;
   auto sink = TapSink::Create(output);
   if (!sink) return tl::unexpected<Error>(sink.error());
   tap.sink = *std::move(sink);
+  if (!options.against.empty()) {
+    auto client = TruthClient::Create(options.against, options.against_rank);
+    if (!client) return tl::unexpected<Error>(client.error());
+    tap.sink->CompareWith(*std::move(client));
+  }
   LinkOptions link;
   // The publisher drops what does not fit at a subscriber; a watcher must not be the cause of a gap.
   link.receive_hwm = 0;
@@ -141,14 +182,33 @@ std::uint64_t MessagesOf(const EventStreamStats& stats) {
   return stats.live_messages + stats.malformed + stats.replayed + stats.undecodable;
 }
 
-// Asks whether what came is all, and works until that is answered; at most for `limit`.
-void AskWhetherThatIsAll(Tap& tap, MonotonicNanos limit) {
+// Works while the condition holds, for kAskLimit at most, and only a little longer once a stop was asked for.
+void WorkWhile(Tap& tap, const std::function<bool()>& condition) {
   const Clock& clock = SystemClock::Get();
-  const MonotonicNanos end = clock.Now() + limit;
-  tap.stream->Confirm();
-  for (MonotonicNanos now = clock.Now(); tap.stream->recovering() && now < end; now = clock.Now()) {
-    if (tap.stream->DoWork(now) == 0) Sleep(tap);
+  MonotonicNanos end = clock.Now() + kAskLimit;
+  bool stopping = false;
+  for (MonotonicNanos now = clock.Now(); condition() && now < end; now = clock.Now()) {
+    if (!stopping && StopRequested()) {
+      stopping = true;
+      end = std::min(end, now + kAskLimitWhenStopped);
+    }
+    const int work = tap.stream->DoWork(now);
+    tap.sink->LookAtEngine(now);
+    if (work == 0) Sleep(tap);
   }
+}
+
+// Asks whether what came is all, and works until that is answered.
+void AskWhetherThatIsAll(Tap& tap) {
+  tap.stream->Confirm();
+  WorkWhile(tap, [&tap] { return tap.stream->recovering(); });
+}
+
+// A last comparison with the engine itself, of the whole set.
+void AskEngineAtLast(Tap& tap) {
+  const MonotonicNanos end = SystemClock::Get().Now() + kEngineLimit;
+  tap.sink->FinishEngine();
+  WorkWhile(tap, [&tap, end] { return !tap.sink->engine_finished() && SystemClock::Get().Now() < end; });
 }
 
 void Watch(const TapOptions& options, Tap& tap) {
@@ -158,38 +218,41 @@ void Watch(const TapOptions& options, Tap& tap) {
   while (!StopRequested()) {
     const MonotonicNanos now = clock.Now();
     const int work = tap.stream->DoWork(now);
+    tap.sink->LookAtEngine(now);
     const std::uint64_t before = std::exchange(messages, MessagesOf(tap.stream->stats()));
     if (messages != before) last = now;
     if (work > 0) continue;
     const double limit = messages > 0 ? options.until_idle : options.wait;
     if (limit > 0 && !tap.stream->recovering() && now - last >= NanosOf(limit)) {
       if (messages == 0) return;
-      AskWhetherThatIsAll(tap, kAskLimit);
+      AskWhetherThatIsAll(tap);
       if (MessagesOf(tap.stream->stats()) == messages) return;
       last = now;
     }
     Sleep(tap);
   }
-  if (messages > 0) AskWhetherThatIsAll(tap, kAskLimitWhenStopped);
+  if (messages > 0) AskWhetherThatIsAll(tap);
 }
 
 int RunTap(const TapOptions& options) {
   Result<Tap> tap = Open(options);
   if (!tap) {
-    fmt::print(stderr, "kvwire tap: {}\n", tap.error().message);
+    PrintError("tap", tap.error().message);
     return kExitFailed;
   }
   tap->sink->Listening(tap->live->endpoint(), options.replay_endpoint);
   Watch(options, *tap);
+  AskEngineAtLast(*tap);
   tap->stream->Finish();
   const Status written = tap->sink->Finish(tap->stream->stats());
   if (!written) {
-    fmt::print(stderr, "kvwire tap: {}\n", written.error().message);
+    PrintError("tap", written.error().message);
     return kExitFailed;
   }
   const CheckVerdict verdict = tap->sink->Verdict();
   // Nothing received is never a pass, asked to check or not.
-  if (options.output.check || verdict == CheckVerdict::kSilent) return static_cast<int>(verdict);
+  const bool judged = options.output.check || !options.against.empty();
+  if (judged || verdict == CheckVerdict::kSilent) return static_cast<int>(verdict);
   return 0;
 }
 

@@ -69,6 +69,7 @@ void TapSink::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
   Record(message);
   Show(message, batch);
   checker_.OnBatch(message, batch);
+  if (against_) against_->OnApplied(message.sequence);
   if (!digests_) return;
   const std::string line = fmt::format("{} {}\n", message.sequence, checker_.held().digest().ToString());
   if (std::fwrite(line.data(), 1, line.size(), digests_.get()) != line.size() && failed_) {
@@ -123,6 +124,7 @@ void TapSink::OnRestart(SequenceNumber last, std::optional<SequenceNumber> first
   Notice("restart", first_seen ? fmt::format("message {} after {}: the publisher began anew", *first_seen, last)
                                : fmt::format("after message {}: the publisher began anew", last));
   checker_.OnRestart(last, first_seen);
+  if (against_) against_->OnRestart();
 }
 
 void TapSink::OnContinuity(Continuity continuity) {
@@ -134,8 +136,12 @@ void TapSink::OnContinuity(Continuity continuity) {
     case Continuity::kConfirmed:
       Notice("confirmed", std::string(kvwire::ToString(continuity)));
       break;
-    case Continuity::kUnknown:
+    case Continuity::kUnconfirmed:
       Notice("unconfirmed", std::string(kvwire::ToString(continuity)));
+      break;
+    case Continuity::kForgotten:
+      Notice("forgotten", std::string(kvwire::ToString(continuity)) + ": what it held is void");
+      if (against_) against_->OnRestart();
       break;
     case Continuity::kSeveral:
       Notice("several", std::string(kvwire::ToString(continuity)) + "; give each its own");
@@ -147,6 +153,30 @@ void TapSink::OnContinuity(Continuity continuity) {
 void TapSink::OnMalformed(std::size_t frame_count) {
   Notice("malformed", fmt::format("a message of {} frames", frame_count));
   checker_.OnMalformed(frame_count);
+}
+
+void TapSink::CompareWith(std::unique_ptr<TruthClient> client) {
+  against_ = std::make_unique<AgainstEngine>(std::move(client), &checker_.held());
+}
+
+void TapSink::LookAtEngine(MonotonicNanos now) {
+  if (!against_) return;
+  if (auto disagreement = against_->DoWork(now)) {
+    checker_.OnDisagreement(disagreement->number, std::move(disagreement->what));
+  }
+}
+
+CheckVerdict TapSink::Verdict() const {
+  const CheckVerdict verdict = checker_.Verdict();
+  return verdict == CheckVerdict::kClean && !WhyIncomplete().empty() ? CheckVerdict::kIncomplete : verdict;
+}
+
+std::string TapSink::WhyIncomplete() const {
+  std::string why = checker_.WhyIncomplete();
+  if (!why.empty() || !against_ || against_->counts().agreed > 0) return why;
+  return fmt::format("the engine was never compared: {}", against_->counts().problem.empty()
+                                                              ? "it published nothing, or stopped"
+                                                              : EscapeText(against_->counts().problem));
 }
 
 void TapSink::Listening(const std::string& endpoint, const std::string& replay_endpoint) {
@@ -189,8 +219,8 @@ Status TapSink::DumpState() {
 void TapSink::PrintSummary(const EventStreamStats& stats) {
   const CheckCounts& counts = checker_.counts();
   const std::string digest = checker_.held().digest().ToString();
-  const std::string_view verdict = kvwire::ToString(checker_.Verdict());
-  const bool verdict_is_incomplete = checker_.Verdict() == CheckVerdict::kIncomplete;
+  const std::string_view verdict = kvwire::ToString(Verdict());
+  const bool verdict_is_incomplete = Verdict() == CheckVerdict::kIncomplete;
   if (output_.json) {
     Json summary{{"messages", counts.batches + counts.undecodable},
                  {"replayed", stats.replayed},
@@ -210,10 +240,17 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                  {"held", checker_.held().size()},
                  {"synchronised", checker_.synchronised()},
                  {"digest", digest}};
+    if (against_) {
+      const AgainstEngine::Counts& against = against_->counts();
+      summary["against"] = {{"agreed", against.agreed},
+                            {"disagreed", against.disagreed},
+                            {"missed", against.missed},
+                            {"unanswered", against.unanswered}};
+    }
     if (output_.check) {
       summary["violations"] = counts.violations;
       summary["verdict"] = verdict;
-      if (verdict_is_incomplete) summary["incomplete"] = checker_.WhyIncomplete();
+      if (verdict_is_incomplete) summary["incomplete"] = WhyIncomplete();
     }
     Print(JsonLine({{"summary", summary}}));
   } else {
@@ -225,9 +262,14 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
         counts.gaps, counts.missing, counts.healed, counts.restarts, counts.interruptions, counts.undecodable,
         stats.malformed));
     Print(fmt::format("held {} blocks, digest {}\n", checker_.held().size(), digest));
+    if (against_) {
+      const AgainstEngine::Counts& against = against_->counts();
+      Print(fmt::format("engine agreed {} times, disagreed {}, missed {}, unanswered {}\n", against.agreed,
+                        against.disagreed, against.missed, against.unanswered));
+    }
     if (!output_.check) return;
     Print(fmt::format("violations {}\n", counts.violations));
-    if (verdict_is_incomplete) Print(fmt::format("incomplete: {}\n", checker_.WhyIncomplete()));
+    if (verdict_is_incomplete) Print(fmt::format("incomplete: {}\n", WhyIncomplete()));
     Print(fmt::format("verdict: {}\n", verdict));
   }
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/cli/tap_against.h"
 #include "kv_events/error.h"
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/recording.h"
@@ -51,7 +52,16 @@ class TapSink final : public StreamSink {
   // Writes the remaining files and prints the summary, its last line the verdict if that was asked for.
   Status Finish(const EventStreamStats& stats);
 
-  CheckVerdict Verdict() const { return checker_.Verdict(); }
+  // From now on what the stream says is also held against its engine; `client` asks it.
+  void CompareWith(std::unique_ptr<TruthClient> client);
+  // One look at the engine; and a last one, until `deadline` at most.
+  void LookAtEngine(MonotonicNanos now);
+  void FinishEngine() {
+    if (against_) against_->Finish();
+  }
+  bool engine_finished() const noexcept { return !against_ || against_->finished(); }
+
+  CheckVerdict Verdict() const;
 
  private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -64,8 +74,11 @@ class TapSink final : public StreamSink {
   Status DumpState();
   void PrintSummary(const EventStreamStats& stats);
 
+  std::string WhyIncomplete() const;
+
   const TapOutput output_;
   StreamChecker checker_;
+  std::unique_ptr<AgainstEngine> against_;
   std::unique_ptr<RecordingWriter> recorder_;
   File digests_;
   File state_;

@@ -14,7 +14,7 @@ namespace kvwire {
 namespace {
 
 // A configuration that was filled in by hand has passed no parser.
-Status CheckNumbers(const KVEventsConfig& config) {
+Status CheckNumbers(const KVEventsConfig& config, const PublisherOptions& options) {
   constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
   constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
   struct Bound {
@@ -37,6 +37,11 @@ Status CheckNumbers(const KVEventsConfig& config) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("{}: {}; allowed: {} to {}", bound.field, bound.value, bound.least, bound.most));
   }
+  constexpr auto kLastFirst = static_cast<SequenceNumber>(kInt64Max);
+  if (options.succession && options.succession->first_number > kLastFirst) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("first_number: {}; allowed: 0 to {}", options.succession->first_number, kLastFirst));
+  }
   return {};
 }
 
@@ -56,7 +61,7 @@ Result<std::unique_ptr<EventPublisher>> CreateEventPublisher(const KVEventsConfi
     case PublisherKind::kZmq:
       break;
   }
-  if (const Status valid = CheckNumbers(config); !valid) return tl::unexpected<Error>(valid.error());
+  if (const Status valid = CheckNumbers(config, options); !valid) return tl::unexpected<Error>(valid.error());
   Result<std::unique_ptr<ZmqPublisher>> publisher = ZmqPublisher::Create(config, options);
   if (!publisher) return tl::unexpected<Error>(publisher.error());
   return std::unique_ptr<EventPublisher>(std::move(*publisher));

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kv_events/clock.h"
@@ -13,9 +14,17 @@
 #include "kv_events/event_publisher.h"
 #include "kv_events/log.h"
 #include "kv_events/publish/publish_runner.h"
+#include "kv_events/transport/frame_link.h"
 #include "kv_events/transport/zmq_context.h"
+#include "kv_events/wire/frames.h"
 
 namespace kvwire {
+
+// What a publisher takes over from an earlier one of the same rank that was closed.
+struct PublisherSuccession {
+  std::optional<EventSourceInfo> source;  // binds at these addresses, where the configuration leaves the port open
+  SequenceNumber first_number = 0;        // instead of kvwire.first_seq; below 2^63
+};
 
 // What a publisher needs besides its configuration.
 struct PublisherOptions {
@@ -27,6 +36,15 @@ struct PublisherOptions {
   // host_wakes.
   PublishRunner* runner = nullptr;
   std::shared_ptr<ZmqContext> context;  // null: the process-wide one
+  std::optional<PublisherSuccession> succession;
+
+  // For publishers that misbehave on purpose. Each may be empty.
+  // Makes a link that stands before the publishing socket, which outlives it. Called once; the result is used and
+  // destroyed by the publishing thread.
+  std::function<std::unique_ptr<FrameLink>(FrameLink* socket)> decorate_publish;
+  // PublishQueue::Options::refuse.
+  std::function<bool(SequenceNumber)> refuse_batch;
+
   LogSink log;
   const Clock* clock = &SystemClock::Get();
 };

@@ -65,8 +65,10 @@ PublishResult PublishQueue::Push(KVEventBatch* batch) noexcept {
     refused_closed_.Add(1);
     return PublishResult::kDroppedClosed;
   }
-  // Never reaches kEndOfReplay: the first number is 0 or 1, and a million batches a second take half a million years.
+  // Never reaches kEndOfReplay: the first number is below 2^63, and a million batches a second take half a million
+  // years.
   const SequenceNumber number = next_number_++;
+  if (options_.refuse && options_.refuse(number)) return Refuse(batch);
   const std::size_t bytes = sizeof(QueuedBatch) + batch->ByteSize();
   const std::uint64_t queued = pushed_.value() - finished_.value();
   const std::uint64_t queued_bytes = pushed_bytes_.value() - finished_bytes_.value();

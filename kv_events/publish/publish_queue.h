@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "kv_events/batch.h"
@@ -34,6 +35,9 @@ class PublishQueue {
     std::size_t max_batches = 100000;
     std::size_t max_bytes = std::size_t{256} << 20;
     SequenceNumber first_number = 0;
+    // Asked once for each number, ascending: true drops its batch as if the queue were full. May be empty. Called by
+    // Push, so it is wait-free and does not throw.
+    std::function<bool(SequenceNumber)> refuse = nullptr;
   };
 
   // What the publishing thread did with a batch.

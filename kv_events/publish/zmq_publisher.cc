@@ -48,9 +48,22 @@ PublisherAgent::Options AgentOptions(const KVEventsConfig& config, const Publish
   return agent;
 }
 
-PublishQueue::Options QueueOptions(const KVEventsConfig& config) {
-  return {static_cast<std::size_t>(config.max_queue_size), static_cast<std::size_t>(config.kvwire.queue_bytes),
-          config.kvwire.first_seq};
+PublishQueue::Options QueueOptions(const KVEventsConfig& config, const PublisherOptions& options) {
+  PublishQueue::Options queue;
+  queue.max_batches = static_cast<std::size_t>(config.max_queue_size);
+  queue.max_bytes = static_cast<std::size_t>(config.kvwire.queue_bytes);
+  queue.first_number = options.succession ? options.succession->first_number : config.kvwire.first_seq;
+  queue.refuse = options.refuse_batch;
+  return queue;
+}
+
+// A port that the operating system chose once is kept.
+Status Succeed(const std::optional<std::string>& earlier, Endpoint* endpoint) {
+  if (!earlier || endpoint->scheme != Endpoint::Scheme::kTcp || endpoint->port != 0) return {};
+  const Result<Endpoint> resolved = Endpoint::Parse(*earlier, "succession");
+  if (!resolved) return tl::unexpected<Error>(resolved.error());
+  endpoint->port = resolved->port;
+  return {};
 }
 
 bool IsWildcard(const std::string& endpoint) {
@@ -62,6 +75,12 @@ bool IsWildcard(const std::string& endpoint) {
 Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config, const PublisherOptions& options) {
   Result<RankEndpoints> endpoints = EndpointsForRank(config, options.data_parallel_rank, options.dp_size);
   if (!endpoints) return tl::unexpected<Error>(endpoints.error());
+  if (options.succession && options.succession->source) {
+    const EventSourceInfo& earlier = *options.succession->source;
+    Status kept = Succeed(earlier.endpoint, &endpoints->publish);
+    if (kept && endpoints->replay) kept = Succeed(earlier.replay_endpoint, &*endpoints->replay);
+    if (!kept) return tl::unexpected<Error>(kept.error());
+  }
   const std::shared_ptr<ZmqContext> context = options.context ? options.context : ZmqContext::Shared();
 
   Links links;
@@ -104,10 +123,12 @@ ZmqPublisher::ZmqPublisher(const KVEventsConfig& config, const PublisherOptions&
     : options_(options),
       rank_(options.data_parallel_rank),
       binds_(links.binds),
-      queue_(QueueOptions(config)),
+      queue_(QueueOptions(config, options)),
       publish_(std::move(links.publish)),
       replay_(std::move(links.replay)),
-      agent_(AgentOptions(config, options, std::move(encode)), &queue_, publish_.get(), replay_.get()),
+      decorated_(options.decorate_publish ? options.decorate_publish(publish_.get()) : nullptr),
+      agent_(AgentOptions(config, options, std::move(encode)), &queue_,
+             decorated_ ? decorated_.get() : static_cast<FrameLink*>(publish_.get()), replay_.get()),
       watching_peers_(!links.binds) {
   source_.data_parallel_rank = rank_;
   source_.endpoint = publish_->endpoint();
@@ -121,7 +142,7 @@ Status ZmqPublisher::Start() {
   started_ = options_.clock->Now();
   if (options_.runner != nullptr) {
     options_.runner->Add(this);
-  } else if (const Status started = StartThread(); !started) {
+  } else if (Status started = StartThread(); !started) {
     return started;
   }
   AnnounceSockets();
@@ -193,10 +214,14 @@ void ZmqPublisher::WarnIfAlone(MonotonicNanos now) {
     watching_peers_ = false;
   } else if (now - started_ >= kLonelyAfter) {
     watching_peers_ = false;
-    Log(options_.log, LogLevel::kWarning,
-        fmt::format("nobody listens at {}, which the PUB socket connects to; events are lost until somebody does",
-                    source_.endpoint));
+    WarnOfNobody();
   }
+}
+
+void ZmqPublisher::WarnOfNobody() const {
+  Log(options_.log, LogLevel::kWarning,
+      fmt::format("nobody listens at {}, which the PUB socket connects to; events are lost until somebody does",
+                  source_.endpoint));
 }
 
 // Without a descriptor libzmq tries again and again, and tells nobody else.
@@ -254,7 +279,10 @@ void ZmqPublisher::CloseLinks() noexcept {
     Log(options_.log, LogLevel::kWarning, fmt::format("closed before everything was sent; batches dropped: {}", left));
   }
   queue_.DropAll();
+  // ZeroMQ takes what a socket sends that never had a peer, and drops it.
+  if (watching_peers_ && publish_->peers().connected == 0 && queue_.stats().sent > 0) WarnOfNobody();
   replay_.reset();
+  decorated_.reset();
   const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
   publish_->SetLinger(std::max(kShortestLinger, rest));
   publish_.reset();

@@ -70,6 +70,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   bool HasWork() noexcept override;
 
   void WarnIfAlone(MonotonicNanos now);
+  void WarnOfNobody() const;
   void WarnIfRefusing(MonotonicNanos now);
   void CloseLinks() noexcept;
 
@@ -83,6 +84,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   // Used by the publishing thread once it runs.
   std::unique_ptr<ZmqLink> publish_;
   std::unique_ptr<ZmqLink> replay_;
+  std::unique_ptr<FrameLink> decorated_;  // before publish_; null without decoration
   PublisherAgent agent_;
   bool watching_peers_;  // until the first peer or the warning that there is none
   MonotonicNanos started_ = 0;

@@ -41,9 +41,11 @@ std::string_view ToString(Continuity continuity) noexcept {
     case Continuity::kInterrupted:
       return "the connection to the publisher ended";
     case Continuity::kConfirmed:
-      return "the publisher confirms: nothing is missing";
-    case Continuity::kUnknown:
+      return "the publisher confirms that nothing else can be had";
+    case Continuity::kUnconfirmed:
       return "the publisher does not confirm that this is all it published";
+    case Continuity::kForgotten:
+      return "nobody could say whether the publisher is still the same";
     case Continuity::kSeveral:
       return "several publishers feed this stream";
   }
@@ -78,7 +80,7 @@ int EventStream::DoWork(MonotonicNanos now) {
   }
   for (int i = 0; i < kSlice && replay_ && replay_->active(); ++i) {
     InFrames frames;
-    const SequenceNumber resume = life_open_ ? last_applied_->sequence : tracker_.next();
+    const SequenceNumber resume = life_asked_ ? life_asked_->sequence : tracker_.next();
     const ReplayClient::Outcome outcome = replay_->Poll(resume, now, &frames);
     if (outcome == ReplayClient::Outcome::kNothing) break;
     ++work;
@@ -101,7 +103,10 @@ void EventStream::Finish() {
   } else if (replay_ && replay_->active()) {
     EndRecovery(GapReason::kStopped);
   }
-  if (interrupted_) Settle(Continuity::kUnknown);
+  if (interrupted_) {
+    interrupted_ = reconnected_ = false;
+    JudgeHeld();
+  }
 }
 
 EventStreamStats EventStream::stats() const noexcept {
@@ -125,13 +130,14 @@ void EventStream::LookAtPeers() {
 }
 
 void EventStream::Interrupt() {
-  if (!tracker_.started() && waiting_.empty()) return;  // there is nothing that could be void
-  sink_->OnContinuity(Continuity::kInterrupted);
+  const bool fresh = !tracker_.started() && waiting_.empty();  // there is nothing that could be void
+  if (!fresh || stats_.applied > 0) sink_->OnContinuity(Continuity::kInterrupted);
   if (!replay_) return;
-  interrupted_ = true;
+  interrupted_ = !fresh;
   // The rest of a running answer may come from another life.
   replay_->Stop();
-  asking_ = life_open_ = false;
+  asking_ = false;
+  life_asked_.reset();
   recover_to_.reset();
   std::move(held_.begin(), held_.end(), std::back_inserter(waiting_));
   held_ = std::exchange(waiting_, {});
@@ -213,11 +219,23 @@ bool EventStream::SameAsLast(const Waiting& message) const {
 void EventStream::Restart(std::optional<SequenceNumber> first_seen) {
   ++stats_.restarts;
   const SequenceNumber last = tracker_.live().value_or(last_applied_ ? last_applied_->sequence : 0);
+  BeginLife();
+  sink_->OnRestart(last, first_seen);
+}
+
+// What comes next is judged as by a subscriber that comes late.
+void EventStream::Forget() {
+  BeginLife();
+  sink_->OnContinuity(Continuity::kForgotten);
+  question_due_ = true;
+  JudgeHeld();
+}
+
+void EventStream::BeginLife() {
   last_live_.reset();
   last_applied_.reset();
   tracker_.Reset();
   interrupted_ = reconnected_ = false;
-  sink_->OnRestart(last, first_seen);
 }
 
 void EventStream::ApplyLive(Waiting message) {
@@ -263,28 +281,24 @@ void EventStream::Hold(Waiting message) {
   held_.push_back(std::move(message));
   if (held_.size() > options_.max_waiting_messages || kept_bytes_ > options_.max_waiting_bytes) {
     if (asking_) replay_->Stop();
-    asking_ = life_open_ = false;
-    Settle(Continuity::kUnknown);
+    asking_ = false;
+    life_asked_.reset();
+    Forget();
   }
-}
-
-void EventStream::DropHeld() {
-  for (const Waiting& held : held_) kept_bytes_ -= held.bytes;
-  held_.clear();
 }
 
 // Asks for everything behind what was applied, and for the last of that to know the life by.
 void EventStream::Ask() {
   asking_ = true;
-  life_open_ = last_applied_.has_value();
-  replay_->Start(life_open_ ? last_applied_->sequence : tracker_.next(), now_);
+  life_asked_ = last_applied_;
+  replay_->Start(life_asked_ ? life_asked_->sequence : tracker_.next(), now_);
 }
 
 void EventStream::TakeReplayed(const InFrames& frames) {
   const std::vector<FrameView> views(frames.begin(), frames.end());
   const std::optional<ReplayMessage> message = ParseReplayMessage(views);
   if (!message) return;
-  if (life_open_ && !TellLife(*message)) return;
+  if (life_asked_ && !TellLife(*message)) return;
   if (message->sequence < tracker_.next()) return;
   if (message->sequence > tracker_.next()) {
     // The answer is in order: what it left out will never come, whoever asks again.
@@ -306,37 +320,44 @@ void EventStream::TakeReplayed(const InFrames& frames) {
 
 // The first message of an answer that was asked for from the last applied one on. False: it ended the question.
 bool EventStream::TellLife(const ReplayMessage& message) {
-  if (message.sequence < last_applied_->sequence) return false;
-  life_open_ = false;
-  if (message.sequence == last_applied_->sequence && ContentOf(message.payload) == last_applied_->content) {
-    if (!interrupted_) return true;
-    // What waits tells by its numbers what else is missing.
-    if (!held_.empty()) {
+  const LastApplied asked = *life_asked_;
+  if (message.sequence < asked.sequence) return false;
+  life_asked_.reset();
+  const bool kept = message.sequence == asked.sequence;
+  if (kept && ContentOf(message.payload) == asked.content) {
+    // What is held tells by its numbers what else is missing.
+    if (interrupted_ && !held_.empty()) {
       EndQuestion(ReplayClient::Outcome::kEnd);
       return false;
     }
-    reconnected_ = interrupted_ = false;
+    interrupted_ = reconnected_ = false;
     return true;
   }
-  const bool other_content = message.sequence == last_applied_->sequence;
   replay_->Stop();
   asking_ = false;
-  if (interrupted_ && other_content) {
-    // What waits may be of either life; the new one's replay has all of the new one.
-    DropHeld();
-    Restart(std::nullopt);
-    question_due_ = true;
+  if (interrupted_ && kept) {
+    RestartByReplay();
+  } else if (interrupted_) {
+    Forget();  // the last applied message is no longer there to compare
   } else {
-    // The last applied message is no longer there to compare, or another publisher answers.
-    Settle(Continuity::kUnknown);
+    sink_->OnContinuity(Continuity::kUnconfirmed);  // nor here; or another publisher answers
   }
   return false;
+}
+
+// What is held may be of either life; the new one's replay has all of the new one.
+void EventStream::RestartByReplay() {
+  for (const Waiting& held : held_) kept_bytes_ -= held.bytes;
+  held_.clear();
+  Restart(std::nullopt);
+  question_due_ = true;
 }
 
 void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
   replay_->Stop();
   asking_ = false;
-  const bool told = !std::exchange(life_open_, false);
+  const bool told = !life_asked_;
+  life_asked_.reset();
   const bool answered = outcome == ReplayClient::Outcome::kEnd;
   if (recover_to_ && answered && tracker_.next() <= *recover_to_) {
     // What is still missing may have been published after the question.
@@ -344,20 +365,19 @@ void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
   } else if (recover_to_) {
     EndRecovery(stopping_ ? GapReason::kStopped : answered ? GapReason::kNotInReplay : GapReason::kNoAnswer);
   }
-  if (answered && !told && interrupted_) {
-    // The same life would have its last message: this one is new, or keeps nothing that could be claimed.
-    DropHeld();
-    Restart(std::nullopt);
-    question_due_ = true;
-    return;
+  if (interrupted_ && !told && answered) {
+    RestartByReplay();  // the same life would have its last message
+  } else if (interrupted_ && !told && !stopping_) {
+    Forget();
+  } else {
+    sink_->OnContinuity(answered && told ? Continuity::kConfirmed : Continuity::kUnconfirmed);
+    if (stopping_) return;  // Finish judges what is held
+    interrupted_ = reconnected_ = false;
+    JudgeHeld();
   }
-  Settle(answered && told ? Continuity::kConfirmed : Continuity::kUnknown);
 }
 
-// The question is answered, or will not be: what was held is judged by its numbers.
-void EventStream::Settle(Continuity continuity) {
-  interrupted_ = reconnected_ = false;
-  sink_->OnContinuity(continuity);
+void EventStream::JudgeHeld() {
   for (WaitingQueue held = std::exchange(held_, {}); !held.empty(); held.pop_front()) {
     kept_bytes_ -= held.front().bytes;
     HandleLive(std::move(held.front()));
@@ -366,7 +386,8 @@ void EventStream::Settle(Continuity continuity) {
 
 void EventStream::EndRecovery(GapReason reason) {
   replay_->Stop();
-  asking_ = life_open_ = false;
+  asking_ = false;
+  life_asked_.reset();
   if (recover_to_) {
     const SequenceNumber to = *std::exchange(recover_to_, std::nullopt);
     if (tracker_.next() <= to) GiveUp(to, reason);

@@ -55,7 +55,8 @@ struct EventStreamStats {
 // With a live link that watches its peers and a replay link it also asks when numbers cannot tell: when the first
 // connection is made, what came before it; when a lost connection is made again, whether the publisher is still the one
 // that sent the last applied message (byte for byte), and what was missed; and when Confirm is called, whether anything
-// follows. A message that may be of another life than what was applied is not applied before that is answered.
+// follows. A message that may be of another life than what was applied is not applied before that is answered; if
+// nobody answers, or not so that it tells, the stream begins anew with what comes, as a late subscriber does.
 //
 // Threads: made, used and destroyed by one thread; time is an argument.
 // Ownership: owns the live link and the replay links; the sink outlives the stream.
@@ -73,8 +74,8 @@ class EventStream {
   // Takes and applies what is there. Returns the number of messages taken: 0 = nothing to do.
   int DoWork(MonotonicNanos now);
 
-  // Asks whether everything that was published until now was applied; the sink learns kConfirmed or kUnknown. Nothing
-  // happens without a replay link.
+  // Asks whether everything that was published until now was applied; the sink learns kConfirmed or kUnconfirmed.
+  // Nothing happens without a replay link.
   void Confirm() noexcept { question_due_ = replay_.has_value(); }
 
   // Ends a running recovery as not healed, an open question as not answered, and applies what waited for them.
@@ -105,8 +106,10 @@ class EventStream {
   void ApplyLive(Waiting message);
   void Apply(const StreamMessage& message);
   bool SameAsLast(const Waiting& message) const;
-  void DropHeld();
   void Restart(std::optional<SequenceNumber> first_seen);
+  void RestartByReplay();
+  void Forget();
+  void BeginLife();
 
   // Whether the publisher was connected and is not.
   bool Away() const noexcept { return peers_.disconnected > 0 && peers_.present() == 0; }
@@ -117,7 +120,7 @@ class EventStream {
   void TakeReplayed(const InFrames& frames);
   bool TellLife(const ReplayMessage& message);
   void EndQuestion(ReplayClient::Outcome outcome);
-  void Settle(Continuity continuity);
+  void JudgeHeld();
 
   void StartRecovery(SequenceNumber to);
   void Wait(Waiting message);
@@ -146,10 +149,10 @@ class EventStream {
 
   PeerCounts peers_;
   bool question_due_ = false;
-  bool asking_ = false;       // the replay also answers a question
-  bool life_open_ = false;    // ... and its first message has not told the life yet
-  bool interrupted_ = false;  // the connection ended, and nobody said yet that the life did not
-  bool reconnected_ = false;  // ... and was made again: messages may be of either life
+  bool asking_ = false;                    // the replay also answers a question
+  std::optional<LastApplied> life_asked_;  // ... and whether its publisher is the one that sent this is still open
+  bool interrupted_ = false;               // the connection ended, and nobody said yet that the life did not
+  bool reconnected_ = false;               // ... and was made again: messages may be of either life
   bool stopping_ = false;
   WaitingQueue held_;           // not judged yet, as they came; only while interrupted_
   std::size_t kept_bytes_ = 0;  // of waiting_ and held_

@@ -108,7 +108,7 @@ std::string Hashes(std::span<const BlockHash> hashes) {
 }
 
 std::string Field(std::string_view name, const std::optional<std::string_view>& value) {
-  return value ? fmt::format(" {}={}", name, EscapeText(*value)) : std::string();
+  return value ? fmt::format(" {}={}", name, EscapeField(*value)) : std::string();
 }
 
 template <class T>

@@ -152,10 +152,13 @@ RecordingReader::Outcome RecordingReader::Next(RecordedMessage* message) {
   if (got != header.size()) return last_ = Outcome::kTruncated;
   const std::size_t topic = Get(header.data() + 16, 4);
   const std::size_t payload = Get(header.data() + 20, 4);
-  if (topic > kMaxRecordedTopic || payload > kMaxRecordedPayload) return last_ = Outcome::kDamaged;
+  const SequenceNumber sequence = Get(header.data() + 8, 8);
+  if (topic > kMaxRecordedTopic || payload > kMaxRecordedPayload || sequence == kEndOfReplay) {
+    return last_ = Outcome::kDamaged;
+  }
   RecordedMessage read;
   read.wall_nanos = Get(header.data(), 8);
-  read.sequence = Get(header.data() + 8, 8);
+  read.sequence = sequence;
   read.topic.resize(topic);
   read.payload.resize(payload);
   if (!Read(file_, read.topic.data(), topic) || !Read(file_, read.payload.data(), payload)) {

@@ -83,7 +83,7 @@ class RecordingReader {
     kMessage,
     kEnd,
     kTruncated,  // the file ends inside a message
-    kDamaged,    // a length above its limit: what follows cannot be read
+    kDamaged,    // a length above its limit, or a number that no batch has: what follows cannot be trusted
   };
 
   // Errors: no such file, a directory, not a recording, or another version.

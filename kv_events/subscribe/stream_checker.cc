@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "kv_events/escape_text.h"
+
 namespace kvwire {
 
 std::string_view ToString(CheckRule rule) noexcept {
@@ -21,6 +23,8 @@ std::string_view ToString(CheckRule rule) noexcept {
       return "clear-empties";
     case CheckRule::kWholeRemoval:
       return "whole-removal";
+    case CheckRule::kAgreement:
+      return "agreement";
   }
   return "unknown";
 }
@@ -111,12 +115,7 @@ void StreamChecker::OnGap(const StreamGap& gap) {
 
 void StreamChecker::OnRestart(SequenceNumber, std::optional<SequenceNumber>) {
   ++counts_.restarts;
-  held_.Clear();
-  history_.Clear();
-  last_clear_.reset();
-  started_ = false;
-  baseline_ = true;
-  interrupted_ = unconfirmed_ = false;
+  BeginLife();
 }
 
 void StreamChecker::OnContinuity(Continuity continuity) {
@@ -128,9 +127,12 @@ void StreamChecker::OnContinuity(Continuity continuity) {
     case Continuity::kConfirmed:
       interrupted_ = unconfirmed_ = false;
       break;
-    case Continuity::kUnknown:
+    case Continuity::kUnconfirmed:
       // Before the first message it only means that there is no baseline, and that message tells by its number.
-      unconfirmed_ = started_;
+      unconfirmed_ = counts_.batches + counts_.undecodable > 0;
+      break;
+    case Continuity::kForgotten:
+      BeginLife();
       break;
     case Continuity::kSeveral:
       several_ = true;
@@ -138,11 +140,28 @@ void StreamChecker::OnContinuity(Continuity continuity) {
   }
 }
 
+void StreamChecker::BeginLife() {
+  held_.Clear();
+  history_.Clear();
+  last_clear_.reset();
+  started_ = false;
+  baseline_ = true;
+  interrupted_ = unconfirmed_ = false;
+}
+
 void StreamChecker::OnMalformed(std::size_t frame_count) {
   Violation violation;
   violation.rule = CheckRule::kReadable;
   violation.sequence = expected_;
   violation.what = fmt::format("a message of {} frames that is not topic, sequence, payload", frame_count);
+  Violate(violation);
+}
+
+void StreamChecker::OnDisagreement(SequenceNumber sequence, std::string what) {
+  Violation violation;
+  violation.rule = CheckRule::kAgreement;
+  violation.sequence = sequence;
+  violation.what = std::move(what);
   Violate(violation);
 }
 
@@ -160,7 +179,7 @@ std::string StreamChecker::WhyIncomplete() const {
                        kvwire::ToString(Continuity::kInterrupted), expected_ - 1);
   }
   if (!baseline_) return "what the publisher held before is unknown";
-  if (unconfirmed_) return fmt::format("{}: message {}", kvwire::ToString(Continuity::kUnknown), expected_ - 1);
+  if (unconfirmed_) return fmt::format("{}: message {}", kvwire::ToString(Continuity::kUnconfirmed), expected_ - 1);
   return {};
 }
 
@@ -211,7 +230,7 @@ void StreamChecker::CheckRemoved(const Context& context, const BlockRemoved& rem
         const bool cleared = last_clear_ && latest.kind() == BlockMoment::Kind::kStored && latest.Before(*last_clear_);
         Violate(context, cleared ? CheckRule::kClearEmpties : CheckRule::kKnownRemoval,
                 fmt::format("block {} is removed and not held in group {}, {}", hash.ToHex(), group,
-                            held_.shelf(shelf).medium),
+                            EscapeField(held_.shelf(shelf).medium)),
                 group, hash);
       }
     } else if (options_.removals == Removals::kExact) {
@@ -239,7 +258,7 @@ void StreamChecker::CheckWholeRemovals(const StreamMessage& message) {
     const HeldBlocks::Shelf& shelf = held_.shelf(block.first);
     Violate({&message, event, nullptr}, CheckRule::kWholeRemoval,
             fmt::format("block {:016x} was announced {} times more than it was removed in group {}, {}", block.second,
-                        held_.Count(block.first, block.second), shelf.group, shelf.medium),
+                        held_.Count(block.first, block.second), shelf.group, EscapeField(shelf.medium)),
             shelf.group, BlockHash::FromUint64(block.second));
   }
 }

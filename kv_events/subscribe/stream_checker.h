@@ -28,6 +28,7 @@ enum class CheckRule : std::uint8_t {
   kKnownRemoval,  // what is removed is held
   kClearEmpties,  // what was stored before AllBlocksCleared is not removed after it
   kWholeRemoval,  // removals: exact only: a block's removals come all in one batch
+  kAgreement,     // what the stream says is what its engine says of itself; judged by whoever can ask the engine
 };
 
 std::string_view ToString(CheckRule rule) noexcept;
@@ -100,6 +101,9 @@ class StreamChecker final : public StreamSink {
   void OnContinuity(Continuity continuity) override;
   void OnMalformed(std::size_t frame_count) override;
 
+  // After this message the engine says something else of itself.
+  void OnDisagreement(SequenceNumber sequence, std::string what);
+
   CheckVerdict Verdict() const;
   // Why the verdict is, or would be, incomplete: one line; empty if nothing is.
   std::string WhyIncomplete() const;
@@ -117,6 +121,7 @@ class StreamChecker final : public StreamSink {
     const KVEventBatch::Event* value = nullptr;
   };
 
+  void BeginLife();
   void Expect(const StreamMessage& message);
   void CheckStored(const Context& context, const BlockStored& stored);
   void CheckRemoved(const Context& context, const BlockRemoved& removed);

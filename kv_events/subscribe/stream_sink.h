@@ -49,7 +49,8 @@ struct StreamGap {
 enum class Continuity : std::uint8_t {
   kInterrupted,  // the connection ended: what comes next may be another life of the publisher
   kConfirmed,    // still the same life, and everything published until now was applied or reported as a gap
-  kUnknown,      // nobody could say so
+  kUnconfirmed,  // nobody said so, but nothing speaks for another life
+  kForgotten,    // after an interruption nobody could say which life it is: what was held is void, as after a restart
   kSeveral,      // several publishers feed this stream: their numbers mix
 };
 

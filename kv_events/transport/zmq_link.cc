@@ -123,7 +123,8 @@ bool ReceiveFrame(void* socket, zmq::message_t* frame) noexcept {
 class ZmqLink::Monitor {
  public:
   Monitor(const ZmqContext& context, void* watched) : watched_(watched) {
-    constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
+    constexpr int kEvents =
+        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | kHandshakeFailed | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
     static std::atomic<std::uint64_t> next{0};
     const std::string address = fmt::format("inproc://kvwire.monitor.{}", next.fetch_add(1));
     if (zmq_socket_monitor(watched_, address.c_str(), kEvents) != 0) return;
@@ -156,13 +157,24 @@ class ZmqLink::Monitor {
  private:
   void Note(int event) noexcept {
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) ++counts_.connected;
+    if ((event & kHandshakeFailed) != 0) ++failed_handshakes_;
     // A connection that never finished its handshake is reported as ended, too.
-    if (event == ZMQ_EVENT_DISCONNECTED && counts_.present() > 0) ++counts_.disconnected;
+    if (event == ZMQ_EVENT_DISCONNECTED) {
+      if (failed_handshakes_ > 0) {
+        --failed_handshakes_;
+      } else if (counts_.present() > 0) {
+        ++counts_.disconnected;
+      }
+    }
     if (event == ZMQ_EVENT_ACCEPT_FAILED) ++counts_.accept_failed;
   }
 
+  static constexpr int kHandshakeFailed =
+      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+
   void* const watched_;
   void* pair_ = nullptr;
+  std::uint64_t failed_handshakes_ = 0;  // whose end was not reported yet
   PeerCounts counts_;
 };
 

@@ -74,7 +74,10 @@ class ReplayTrace(unittest.TestCase):
 
     def test_what_cannot_be_is_refused_at_start(self):
         for flags, text in ((["--prefix-caching-hash-algo", "md5"], "sha256_cbor"),
-                            (["--wait-for-subscriber"], "--wait-for-subscriber"), (["--dump-state", "/nonexistent/x"], "/nonexistent/x")):
+                            (["--wait-for-subscriber"], "--wait-for-subscriber"), (["--dump-state", "x"], "enable_kv_cache_events"),
+                            (["--dump-state", "/nonexistent/x", *self.events()], "/nonexistent/x"),
+                            (["--dump-state", "x", "--dump-digests", "x", *self.events()], "different files"),
+                            (["--num-blocks", "268435456", "--block-size", "4096"], "GiB")):
             run = replay("--limit", "1", *flags)
             self.assertEqual(run.returncode, 1, flags)
             self.assertIn(text, run.stderr)

@@ -26,7 +26,7 @@ DecodedBatch HostileBatch() {
 TEST_CASE("texts of a payload are printed on one line, without control characters") {
   const std::string text = BatchAsText(StreamMessage(), HostileBatch(), 10);
   CHECK(text.find("medium=G\\x1b[2JPU") != std::string::npos);
-  CHECK(text.find("lora_name=a\\x0a     0  b\\xff\\xc2\\x9b") != std::string::npos);
+  CHECK(text.find("lora_name=a\\x0a\\x20\\x20\\x20\\x20\\x200\\x20\\x20b\\xff\\xc2\\x9b") != std::string::npos);
   CHECK(text.find("rejected: unknown event \"\\x7f\\x0a\"\n") != std::string::npos);
   CHECK(std::count(text.begin(), text.end(), '\n') == 2);
   CHECK(text.find('\x1b') == std::string::npos);

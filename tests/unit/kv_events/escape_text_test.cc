@@ -55,5 +55,18 @@ TEST_CASE("the length of a character is that of well-formed UTF-8 only") {
   CHECK(Utf8Length("\xc3") == 0);
 }
 
+TEST_CASE("characters that end a line or turn its direction are escaped, their neighbours are not") {
+  for (const char* hidden :
+       {"\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069", "\ufeff"}) {
+    const std::string escaped = EscapeText(std::string("a") + hidden + "b");
+    CAPTURE(escaped);
+    CHECK(escaped.size() == 14);
+    CHECK(escaped.find("\\x") == 1);
+  }
+  for (const char* shown : {"\u2010", "\u2027", "\u202f", "\u2065", "\u206a", "\ufefe", "\u4e2d"}) {
+    CHECK(EscapeText(shown) == shown);
+  }
+}
+
 }  // namespace
 }  // namespace kvwire

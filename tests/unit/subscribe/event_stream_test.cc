@@ -366,7 +366,7 @@ TEST_CASE("with the first connection the stream asks what was published before, 
   SUBCASE("nobody answers") {
     rig.Work(2 * kSecond);
     rig.Work(4 * kSecond);
-    CHECK(rig.Work(6 * kSecond) == Lines{"unknown"});
+    CHECK(rig.Work(6 * kSecond) == Lines{"unconfirmed"});
     CHECK(rig.See({Live(0)}, 7 * kSecond) == Lines{"live 0"});
   }
   SUBCASE("a message lost behind the answer is asked for again") {
@@ -396,15 +396,15 @@ TEST_CASE("Confirm brings a lost end, and says whether the publisher answers") {
   SUBCASE("nobody answers") {
     rig.Work(2 * kSecond);
     rig.Work(4 * kSecond);
-    CHECK(rig.Work(6 * kSecond) == Lines{"unknown"});
+    CHECK(rig.Work(6 * kSecond) == Lines{"unconfirmed"});
   }
   SUBCASE("another publisher answers") {
     rig.Answer({ReplayWithTopic(2, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"unknown"});
+    CHECK(rig.Work() == Lines{"unconfirmed"});
   }
   SUBCASE("a publisher that keeps nothing cannot confirm") {
     rig.Answer({EndWithTopic()});
-    CHECK(rig.Work() == Lines{"unknown"});
+    CHECK(rig.Work() == Lines{"unconfirmed"});
   }
   CHECK_FALSE(rig.stream->recovering());
 }
@@ -453,25 +453,57 @@ TEST_CASE("after a lost connection nothing is applied before the publisher's lif
     CHECK(rig.Work() == Lines{"replay 0", "confirmed"});
     CHECK(rig.See({Live(1, 1)}) == Lines{"live 1"});
   }
-  SUBCASE("the last applied message is no longer kept: unknown, and the numbers go on") {
-    CHECK(rig.See({Live(9)}) == Lines{});
-    rig.Answer({ReplayWithTopic(8), ReplayWithTopic(9), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"unknown", "recovery 3-8"});
+  SUBCASE(
+      "C14: the new life's replay begins with the next number: nothing tells the lives apart, so all is forgotten") {
+    CHECK(rig.See({Live(9, 1)}) == Lines{});
+    rig.Answer({ReplayWithTopic(3, 1), ReplayWithTopic(4, 1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"forgotten", "recovery 0-8"});
+    CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
+    rig.Answer({ReplayWithTopic(3, 1), ReplayWithTopic(4, 1), ReplayWithTopic(5, 1), ReplayWithTopic(6, 1),
+                ReplayWithTopic(7, 1), ReplayWithTopic(8, 1), ReplayWithTopic(9, 1), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"gap 0-2 late: not in the replay", "replay 3", "replay 4", "replay 5", "replay 6",
+                              "replay 7", "replay 8", "live 9"});
   }
-  SUBCASE("nobody answers: unknown, and the numbers go on") {
-    CHECK(rig.See({Live(3), Live(1)}) == Lines{});
+  SUBCASE("nobody answers at first: all is forgotten, and what comes later is a late join") {
+    CHECK(rig.See({Live(3, 1)}) == Lines{});
     rig.Work(2 * kSecond);
     rig.Work(4 * kSecond);
-    CHECK(rig.Work(6 * kSecond) == Lines{"unknown", "live 3", "restart 3 1", "recovery 0-0"});
+    CHECK(rig.Work(6 * kSecond) == Lines{"forgotten", "recovery 0-2"});
+    rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), ReplayWithTopic(2, 1), ReplayWithTopic(3, 1)});
+    CHECK(rig.Work(6 * kSecond) == Lines{"replay 0", "replay 1", "replay 2", "healed 0-2", "live 3"});
   }
-  SUBCASE("more live messages than may wait: unknown") {
+  SUBCASE("more live messages than may wait: all is forgotten") {
     std::vector<InFrames> many;
     for (SequenceNumber i = 3; i < 3 + 4097; ++i) many.push_back(Live(i));
     const Lines lines = rig.See(many);
-    REQUIRE(lines.size() == 4098);
-    CHECK(lines[0] == "unknown");
+    REQUIRE(lines.size() == 4100);
+    CHECK(lines[0] == "forgotten");
+    CHECK(lines[1] == "recovery 0-2");
+    CHECK(lines[2] == "gap 0-2 late: too many live messages while waiting for the replay");
     CHECK(lines.back() == "live 4099");
   }
+}
+
+TEST_CASE("a new life that is interrupted before its first message is an interruption, too") {
+  WatchedRig rig(3);
+  rig.Disconnect();
+  rig.Connect();
+  CHECK(rig.Work() == Lines{"interrupted"});
+  rig.Answer({EndWithTopic()});
+  CHECK(rig.Work() == Lines{"restart 2 by replay"});
+  rig.Answer({EndWithTopic()});
+  CHECK(rig.Work() == Lines{"confirmed"});
+  rig.Disconnect();
+  CHECK(rig.Work() == Lines{"interrupted"});
+}
+
+TEST_CASE("a question is answered although live messages arrive meanwhile") {
+  WatchedRig rig(3);
+  rig.stream->Confirm();
+  rig.Work();
+  CHECK(rig.See({Live(3), Live(4)}) == Lines{"live 3", "live 4"});
+  rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), EndWithTopic()});
+  CHECK(rig.Work() == Lines{"confirmed"});
 }
 
 TEST_CASE("what the old connection left is applied until a new one is there") {
@@ -482,7 +514,7 @@ TEST_CASE("what the old connection left is applied until a new one is there") {
     CHECK(rig.See({Live(6)}) == Lines{});
     CHECK(rig.attempts.size() == 1);
     rig.stream->Finish();
-    CHECK(rig.sink.Take() == Lines{"unknown", "gap 5-5 stopped before the replay was complete", "live 6"});
+    CHECK(rig.sink.Take() == Lines{"gap 5-5 stopped before the replay was complete", "live 6"});
   }
   SUBCASE("Confirm asks nobody while nobody is there") {
     rig.stream->Confirm();

@@ -325,18 +325,19 @@ TEST_CASE("what is not known to be all is incomplete until the publisher confirm
   const std::vector<Row> rows{
       {{}, kClean, kClean},
       {{C::kConfirmed}, kClean, kClean},
-      {{C::kUnknown}, kIncomplete, kClean},
-      {{C::kUnknown, C::kConfirmed}, kClean, kClean},
+      {{C::kUnconfirmed}, kIncomplete, kClean},
+      {{C::kUnconfirmed, C::kConfirmed}, kClean, kClean},
       {{C::kInterrupted}, kIncomplete, kClean},
       {{C::kInterrupted, C::kConfirmed}, kClean, kClean},
-      {{C::kInterrupted, C::kUnknown}, kIncomplete, kClean},
+      {{C::kInterrupted, C::kUnconfirmed}, kIncomplete, kClean},
+      {{C::kInterrupted, C::kUnconfirmed, C::kConfirmed}, kClean, kClean},
       {{C::kSeveral}, kIncomplete, kIncomplete},
       {{C::kSeveral, C::kConfirmed}, kIncomplete, kIncomplete},
   };
   for (std::size_t i = 0; i < rows.size(); ++i) {
     CAPTURE(i);
     Bench bench;
-    bench.checker.OnContinuity(C::kUnknown);  // before the first message it says nothing about it
+    bench.checker.OnContinuity(C::kUnconfirmed);  // before the first message it says nothing about it
     bench.Store({1});
     bench.End();
     for (const C said : rows[i].said) bench.checker.OnContinuity(said);
@@ -348,6 +349,47 @@ TEST_CASE("what is not known to be all is incomplete until the publisher confirm
     bench.End();
     CHECK(bench.checker.Verdict() == rows[i].after_restart);
   }
+}
+
+TEST_CASE("what could not be told from another life is void, as after a restart") {
+  Bench bench;
+  bench.Store({1, 2});
+  bench.End();
+  bench.checker.OnContinuity(Continuity::kInterrupted);
+  bench.checker.OnContinuity(Continuity::kForgotten);
+  CHECK(bench.checker.held().size() == 0);
+  CHECK(bench.checker.counts().restarts == 0);
+  SUBCASE("known again from its beginning it is clean") {
+    bench.number = 0;
+    bench.Store({1});
+    bench.End();
+    CHECK(bench.checker.Verdict() == CheckVerdict::kClean);
+  }
+  SUBCASE("not known from its beginning it is incomplete") {
+    bench.checker.OnGap({0, 6, GapReason::kNoAnswer, true});
+    bench.number = 7;
+    bench.Remove({1});
+    bench.End();
+    CHECK(bench.violations.empty());
+    CHECK(bench.checker.Verdict() == CheckVerdict::kIncomplete);
+  }
+  SUBCASE("and a new life whose messages nobody confirms is incomplete") {
+    bench.checker.OnContinuity(Continuity::kUnconfirmed);
+    CHECK(bench.checker.Verdict() == CheckVerdict::kIncomplete);
+  }
+}
+
+TEST_CASE("text of a foreign stream cannot forge a line of a violation") {
+  Bench bench;
+  const BlockHash hash = BlockHash::FromUint64(7);
+  BlockRemoved removed;
+  removed.block_hashes = {&hash, 1};
+  removed.medium = "x\nverdict: clean\x1b[2J";
+  bench.batch.Add(removed);
+  bench.End();
+  REQUIRE(bench.violations.size() == 1);
+  CHECK(bench.violations[0].what.find('\n') == std::string::npos);
+  CHECK(bench.violations[0].what.find('\x1b') == std::string::npos);
 }
 
 TEST_CASE("while a connection is lost, parents and removals are not judged") {

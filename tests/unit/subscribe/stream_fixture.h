@@ -91,7 +91,7 @@ class LineSink final : public StreamSink {
     lines.push_back(fmt::format("restart {} {}", last, first_seen ? std::to_string(*first_seen) : "by replay"));
   }
   void OnContinuity(Continuity continuity) override {
-    static constexpr const char* kWords[] = {"interrupted", "confirmed", "unknown", "several"};
+    static constexpr const char* kWords[] = {"interrupted", "confirmed", "unconfirmed", "forgotten", "several"};
     lines.emplace_back(kWords[static_cast<int>(continuity)]);
   }
   void OnMalformed(std::size_t frame_count) override { lines.push_back(fmt::format("malformed {}", frame_count)); }

@@ -5,10 +5,14 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/support/own_loopback.h"
@@ -25,6 +29,21 @@ using LinkResult = Result<std::unique_ptr<ZmqLink>>;
 LinkResult Bind(const std::shared_ptr<ZmqContext>& context, LinkKind kind, const std::string& text,
                 const LinkOptions& options = {}) {
   return ZmqLink::Bind(context, kind, *Endpoint::Parse(text, "endpoint"), options);
+}
+
+// Connects to "tcp://127.0.0.1:PORT" without ZeroMQ, sends these bytes, waits for an answer or the end, and goes.
+void PokePort(const std::string& endpoint, std::string_view bytes) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(fd >= 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+  REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  REQUIRE(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+  char answer[64];
+  [[maybe_unused]] const ssize_t got = recv(fd, answer, sizeof(answer), 0);
+  close(fd);
 }
 
 std::unique_ptr<ZmqLink> MustBind(const std::shared_ptr<ZmqContext>& context, LinkKind kind, const std::string& text,
@@ -295,6 +314,22 @@ TEST_CASE("a watching link counts the connections that came and went, at either 
   const auto blind = MustConnect(context, LinkKind::kPub, listener->endpoint());
   CHECK(Eventually([&] { return listener->peers() == PeerCounts{2, 1, 0}; }));
   CHECK(blind->peers() == PeerCounts());
+}
+
+TEST_CASE("connections that do not speak the protocol are no peers, and their ends are no peer's end") {
+  const auto context = ZmqContext::Create();
+  LinkOptions watching;
+  watching.watch_peers = true;
+  const auto listener = MustBind(context, LinkKind::kSub, "tcp://127.0.0.1:0", watching);
+  const auto pub = MustConnect(context, LinkKind::kPub, listener->endpoint());
+  CHECK(Eventually([&] { return listener->peers() == PeerCounts{1, 0, 0}; }));
+  for (const std::string_view said : {"", "GET / HTTP/1.1\r\n\r\n", "\xff"}) {
+    PokePort(listener->endpoint(), said);
+  }
+  // A peer that comes after them is counted after them.
+  const auto second = MustConnect(context, LinkKind::kPub, listener->endpoint());
+  CHECK(Eventually([&] { return listener->peers().connected == 2; }));
+  CHECK(listener->peers() == PeerCounts{2, 0, 0});
 }
 
 TEST_CASE("a connecting link sees its peer go and come back") {

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kv_events/clock.h"
+#include "kv_events/error.h"
+#include "kv_events/subscribe/held_blocks.h"
+#include "kv_events/wire/frames.h"
+
+namespace kvwire::engine {
+
+// What an engine says of itself (GET /kv/state): what it holds as of a message's number.
+struct EngineTruth {
+  std::optional<SequenceNumber> batch;
+  std::string digest;
+  std::vector<std::string> blocks;  // lines as HeldBlocks::Dump writes them, if asked for
+};
+
+// Asks an engine for its state, on a thread of its own, one question at a time.
+// Threads: one, that of the owner. Errors: a question that was not answered is an empty answer with the reason.
+class TruthClient {
+ public:
+  struct Answer {
+    std::optional<EngineTruth> truth;
+    std::string problem;
+  };
+
+  // `url`: http://HOST:PORT. Errors: name the flag and what is allowed.
+  static Result<std::unique_ptr<TruthClient>> Create(const std::string& url, std::int64_t rank);
+  ~TruthClient();
+  TruthClient(const TruthClient&) = delete;
+  TruthClient& operator=(const TruthClient&) = delete;
+
+  enum class Detail : std::uint8_t { kDigest, kBlocks };
+
+  // REQUIRES: idle().
+  void Ask(Detail detail);
+  bool idle() const noexcept { return !asked_; }
+  // The answer to the last question, once.
+  std::optional<Answer> TryTake();
+
+ private:
+  TruthClient(std::string host, int port, std::int64_t rank);
+  void Loop();
+  Answer Fetch(Detail detail) const;
+
+  const std::string host_;
+  const int port_;
+  const std::int64_t rank_;
+  bool asked_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Detail> question_;  // guarded by mutex_, as the next two
+  std::optional<Answer> answer_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+// Holds a stream against the engine behind it, at the same numbers.
+//
+// The engine's digest as of number N is compared with what the stream said up to N, whichever comes first. After a
+// disagreement, and at the end, the sets themselves are compared at one number.
+//
+// Threads: one thread.
+// Bounds: remembers the digests of the last 65,536 messages; a comparison with an older one is counted as missed.
+class AgainstEngine {
+ public:
+  struct Disagreement {
+    SequenceNumber number = 0;
+    std::string what;
+  };
+  struct Counts {
+    std::uint64_t agreed = 0;
+    std::uint64_t disagreed = 0;
+    std::uint64_t missed = 0;  // the answer was about a number that is no longer remembered
+    std::uint64_t unanswered = 0;
+    std::string problem;  // why the last one was
+  };
+
+  AgainstEngine(std::unique_ptr<TruthClient> client, const HeldBlocks* held);
+
+  // The stream has been applied up to this number.
+  void OnApplied(SequenceNumber number);
+  // What was applied is void; the engine may speak of either life until it is asked again.
+  void OnRestart();
+
+  // One look: asks, compares. At most one disagreement a call.
+  std::optional<Disagreement> DoWork(MonotonicNanos now);
+
+  // Asks for the whole set once more and compares it; DoWork until finished().
+  void Finish();
+  bool finished() const noexcept { return finishing_ && !wants_blocks_ && !pending_ && client_->idle(); }
+
+  const Counts& counts() const noexcept { return counts_; }
+
+ private:
+  struct Remembered {
+    SequenceNumber number = 0;
+    std::string digest;
+  };
+
+  std::optional<Disagreement> Compare();
+  std::string FirstDifference(const EngineTruth& truth) const;
+
+  const std::unique_ptr<TruthClient> client_;
+  const HeldBlocks* const held_;
+  std::deque<Remembered> remembered_;   // ascending
+  std::optional<EngineTruth> pending_;  // until the stream has come as far
+  MonotonicNanos next_question_ = 0;
+  bool wants_blocks_ = false;
+  bool explained_ = false;
+  bool finishing_ = false;
+  Counts counts_;
+};
+
+}  // namespace kvwire::engine

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/http/completion_request.h"
+
+#include <limits>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/http/json_fields.h"
+#include "engine/http/tokenizer.h"
+#include "kv_events/escape_text.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+using Json = nlohmann::json;
+
+enum class Applies : std::uint8_t { kText, kChat, kBoth };
+
+bool AppliesTo(Applies applies, CompletionKind kind) {
+  return applies == Applies::kBoth || (applies == Applies::kText) == (kind == CompletionKind::kText);
+}
+
+// Fields whose type is checked and whose value has no effect.
+struct IgnoredField {
+  const char* name;
+  bool (*has_type)(const Json& value);
+  const char* expected;
+};
+
+bool IsNumber(const Json& value) { return value.is_number(); }
+bool IsInteger(const Json& value) { return value.is_number_integer(); }
+bool IsText(const Json& value) { return value.is_string(); }
+bool IsObject(const Json& value) { return value.is_object(); }
+bool IsList(const Json& value) { return value.is_array(); }
+bool IsFlag(const Json& value) { return value.is_boolean(); }
+
+constexpr IgnoredField kIgnored[] = {
+    {"temperature", IsNumber, "a number"},
+    {"top_p", IsNumber, "a number"},
+    {"top_k", IsInteger, "an integer"},
+    {"min_p", IsNumber, "a number"},
+    {"presence_penalty", IsNumber, "a number"},
+    {"frequency_penalty", IsNumber, "a number"},
+    {"repetition_penalty", IsNumber, "a number"},
+    {"length_penalty", IsNumber, "a number"},
+    {"seed", IsInteger, "an integer"},
+    {"min_tokens", IsInteger, "an integer"},
+    {"logit_bias", IsObject, "an object"},
+    {"user", IsText, "a text"},
+    {"ignore_eos", IsFlag, "true or false"},
+    {"skip_special_tokens", IsFlag, "true or false"},
+    {"spaces_between_special_tokens", IsFlag, "true or false"},
+    {"add_special_tokens", IsFlag, "true or false"},
+    {"parallel_tool_calls", IsFlag, "true or false"},
+    {"tools", IsList, "a list"},
+};
+
+// Fields that are refused unless they have one of the values that change nothing.
+struct RefusedField {
+  const char* name;
+  Applies applies;
+  const char* allowed;  // JSON: the list of values besides null
+};
+
+constexpr RefusedField kRefused[] = {
+    {"logprobs", Applies::kBoth, "[false, 0]"},
+    {"top_logprobs", Applies::kBoth, "[0]"},
+    {"prompt_logprobs", Applies::kBoth, "[false, 0]"},
+    {"best_of", Applies::kBoth, "[1]"},
+    {"suffix", Applies::kText, R"([""])"},
+    {"echo", Applies::kChat, "[false]"},
+    {"tool_choice", Applies::kBoth, R"(["none", "auto"])"},
+    {"function_call", Applies::kBoth, R"(["none", "auto"])"},
+    {"response_format", Applies::kBoth, R"([{"type": "text"}])"},
+    {"structured_outputs", Applies::kBoth, "[]"},
+    {"guided_json", Applies::kBoth, "[]"},
+    {"guided_regex", Applies::kBoth, "[]"},
+    {"guided_choice", Applies::kBoth, "[]"},
+    {"guided_grammar", Applies::kBoth, "[]"},
+    {"modalities", Applies::kChat, R"([["text"]])"},
+    {"audio", Applies::kChat, "[]"},
+    {"prompt_embeds", Applies::kBoth, "[]"},
+    {"truncate_prompt_tokens", Applies::kBoth, "[]"},
+    {"use_beam_search", Applies::kBoth, "[false]"},
+    {"stop_token_ids", Applies::kBoth, "[[]]"},
+    {"include_stop_str_in_output", Applies::kBoth, "[false]"},
+    {"return_token_ids", Applies::kBoth, "[false]"},
+    {"add_generation_prompt", Applies::kChat, "[true]"},
+    {"continue_final_message", Applies::kChat, "[false]"},
+    {"chat_template", Applies::kChat, "[]"},
+    {"kv_transfer_params", Applies::kBoth, "[]"},
+    {"ec_transfer_params", Applies::kBoth, "[]"},
+};
+
+void CheckRefused(CompletionKind kind, FieldReader* fields) {
+  for (const RefusedField& field : kRefused) {
+    if (!AppliesTo(field.applies, kind) || fields->Given(field.name) == nullptr) continue;
+    fields->RefuseUnless(field.name, Json::parse(field.allowed));
+  }
+}
+
+void CheckIgnored(FieldReader* fields) {
+  for (const IgnoredField& field : kIgnored) {
+    const Json* value = fields->Given(field.name);
+    if (value != nullptr && !field.has_type(*value)) fields->Refuse(field.name, *value, field.expected);
+  }
+}
+
+constexpr std::string_view kPromptForms = "a text, a list of texts, a list of token ids or a list of such lists";
+
+// One prompt: a text or a list of tokens.
+std::optional<Prompt> ReadPrompt(const std::string& field, const Json& value, FieldReader* fields) {
+  if (value.is_array() && !value.empty()) return fields->TokenIds(field, value);
+  if (value.is_string() && !value.get_ref<const std::string&>().empty()) return value.get<std::string>();
+  fields->Refuse(field, value, "a text or a list of token ids that is not empty");
+  return std::nullopt;
+}
+
+std::vector<Prompt> ReadPrompts(FieldReader* fields) {
+  const std::string field = "prompt";
+  std::vector<Prompt> prompts;
+  const Json* value = fields->Given(field);
+  if (value == nullptr) {
+    fields->RefuseMissing(field, kPromptForms);
+    return prompts;
+  }
+  const bool is_list = value->is_array() && !value->empty();
+  if (!value->is_string() && !is_list) {
+    fields->Refuse(field, *value, kPromptForms);
+    return prompts;
+  }
+  if (!is_list || value->front().is_number()) {
+    if (std::optional<Prompt> prompt = ReadPrompt(field, *value, fields)) prompts.push_back(*std::move(prompt));
+    return prompts;
+  }
+  if (value->size() > kMaxChoices) {
+    fields->Refuse(
+        BadRequest(field, fmt::format("prompt has {} prompts, expected at most {}", value->size(), kMaxChoices)));
+    return prompts;
+  }
+  for (const Json& element : *value) {
+    const std::string name = fmt::format("{}[{}]", field, prompts.size());
+    if (element.type() != value->front().type()) {
+      fields->Refuse(name, element, fmt::format("prompts of one form: {}", kPromptForms));
+      return prompts;
+    }
+    std::optional<Prompt> prompt = ReadPrompt(name, element, fields);
+    if (!prompt.has_value()) return prompts;
+    prompts.push_back(*std::move(prompt));
+  }
+  return prompts;
+}
+
+std::vector<std::string> ReadStop(FieldReader* fields) {
+  const std::string field = "stop";
+  std::vector<std::string> stop;
+  const Json* value = fields->Given(field);
+  if (value == nullptr) return stop;
+  const std::string expected =
+      fmt::format("a text of 1 to {} bytes, or a list of at most {} of them", kMaxStopBytes, kMaxStopStrings);
+  if (!value->is_string() && !value->is_array()) {
+    fields->Refuse(field, *value, expected);
+    return stop;
+  }
+  const std::span<const Json> list =
+      value->is_string() ? std::span(value, 1) : std::span<const Json>(value->get_ref<const Json::array_t&>());
+  if (list.size() > kMaxStopStrings) {
+    fields->Refuse(field, *value, expected);
+    return stop;
+  }
+  for (const Json& text : list) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty() ||
+        text.get_ref<const std::string&>().size() > kMaxStopBytes) {
+      fields->Refuse(value->is_string() ? field : fmt::format("{}[{}]", field, stop.size()), text, expected);
+      return stop;
+    }
+    stop.push_back(text.get<std::string>());
+  }
+  return stop;
+}
+
+// A value of vllm_xargs that is no list; nothing when it is of no allowed type.
+std::optional<scheduler::ExtraArg> ReadExtraArg(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_string() && value.get_ref<const std::string&>().size() <= kMaxExtraArgBytes) {
+    return value.get<std::string>();
+  }
+  constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > kMax) return std::nullopt;
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_number_float()) return value.get<double>();
+  return std::nullopt;
+}
+
+scheduler::ExtraArgs ReadExtraArgs(FieldReader* fields) {
+  const std::string field = "vllm_xargs";
+  const std::string expected = fmt::format(
+      "a text of at most {} bytes, a 64-bit integer, a number, true, false or a list of those", kMaxExtraArgBytes);
+  scheduler::ExtraArgs args;
+  const Json* value = fields->Given(field);
+  if (value == nullptr) return args;
+  if (!value->is_object() || value->size() > kMaxExtraArgs) {
+    fields->Refuse(field, *value, fmt::format("an object of at most {} values", kMaxExtraArgs));
+    return args;
+  }
+  for (const auto& [name, given] : value->items()) {
+    if (name.size() > kMaxExtraArgBytes) {
+      fields->Refuse(BadRequest(field, fmt::format("vllm_xargs has the name \"{}\", expected at most {} bytes",
+                                                   ShortText(name), kMaxExtraArgBytes)));
+      return args;
+    }
+    std::optional<scheduler::ExtraArg> arg = ReadExtraArg(given);
+    if (given.is_array()) {
+      std::string text = given.dump(-1, ' ', false, Json::error_handler_t::replace);
+      bool allowed = text.size() <= kMaxExtraArgBytes;
+      for (const Json& element : given) allowed = allowed && ReadExtraArg(element).has_value();
+      if (allowed) arg = std::move(text);
+    }
+    if (!arg.has_value()) {
+      fields->Refuse(fmt::format("{}.{}", field, ShortText(name)), given, expected);
+      return args;
+    }
+    args.emplace(name, *std::move(arg));
+  }
+  return args;
+}
+
+void ReadStreaming(FieldReader* fields, CompletionRequest* request) {
+  request->stream = fields->Flag("stream").value_or(false);
+  const Json* options = fields->Given("stream_options");
+  if (options == nullptr) return;
+  if (!request->stream) return fields->Refuse("stream_options", *options, "it only with stream true");
+  if (!options->is_object()) return fields->Refuse("stream_options", *options, "an object");
+  const auto read = [&](const char* name) {
+    const auto found = options->find(name);
+    if (found == options->end() || found->is_null()) return false;
+    if (found->is_boolean()) return found->get<bool>();
+    fields->Refuse(fmt::format("stream_options.{}", name), *found, "true or false");
+    return false;
+  };
+  request->include_usage = read("include_usage");
+  if (read("continuous_usage_stats")) {
+    fields->RefuseUnsupported("stream_options.continuous_usage_stats", true, "null or false");
+  }
+}
+
+void ReadCacheSalt(FieldReader* fields, CompletionRequest* request) {
+  const Json* salt = fields->Given("cache_salt");
+  if (salt == nullptr) return;
+  request->cache_salt = fields->Text("cache_salt").value_or("");
+  if (request->cache_salt.empty() || request->cache_salt.size() > kMaxCacheSaltBytes) {
+    fields->Refuse("cache_salt", *salt, fmt::format("a text of 1 to {} bytes", kMaxCacheSaltBytes));
+  }
+}
+
+void ReadLengths(FieldReader* fields, CompletionRequest* request) {
+  request->max_tokens = fields->Integer("max_tokens", 1, kMaxOutputTokens);
+  if (request->kind == CompletionKind::kChat) {
+    // The newer name of the same.
+    const std::optional<std::uint32_t> newer = fields->Integer("max_completion_tokens", 1, kMaxOutputTokens);
+    if (newer.has_value()) request->max_tokens = newer;
+  }
+  request->n = fields->Integer("n", 1, kMaxChoicesPerPrompt).value_or(1);
+  if (request->prompts.size() * request->n > kMaxChoices) {
+    fields->Refuse(BadRequest("n", fmt::format("n is {} for {} prompts, expected at most {} choices in all", request->n,
+                                               request->prompts.size(), kMaxChoices)));
+  }
+}
+
+}  // namespace
+
+ApiResult<CompletionRequest> ParseCompletionRequest(CompletionKind kind, const Json& body) {
+  FieldReader fields(body);
+  CompletionRequest request;
+  request.kind = kind;
+  request.model = fields.Text("model").value_or("");
+  if (kind == CompletionKind::kText) {
+    request.prompts = ReadPrompts(&fields);
+    request.echo = fields.Flag("echo").value_or(false);
+  } else {
+    request.prompts.emplace_back(RenderChat(fields.Messages("messages")));
+  }
+  ReadLengths(&fields, &request);
+  ReadStreaming(&fields, &request);
+  request.stop = ReadStop(&fields);
+  ReadCacheSalt(&fields, &request);
+  request.session_id = fields.Text("session_id").value_or("");
+  request.extra_args = ReadExtraArgs(&fields);
+  CheckIgnored(&fields);
+  CheckRefused(kind, &fields);
+  if (fields.error().has_value()) return tl::unexpected<ApiError>(*fields.error());
+  return request;
+}
+
+std::string SessionOf(const CompletionRequest& request, std::string_view header) {
+  if (!request.session_id.empty()) return request.session_id;
+  if (!header.empty()) return std::string(header);
+  const auto found = request.extra_args.find("session_id");
+  if (found == request.extra_args.end()) return {};
+  const std::string* text = std::get_if<std::string>(&found->second);
+  return text == nullptr ? std::string() : *text;
+}
+
+}  // namespace kvwire::engine

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/http/api_error.h"
+#include "engine/http/tokenizer.h"
+#include "kv_events/events.h"
+
+namespace kvwire::engine {
+
+// Reads the fields of a request's object. A field that is null counts as not given. Keeps the first error and goes on,
+// so that a reader asks once, at its end.
+//
+// Threads: one thread at a time. Ownership: the object outlives the reader.
+// Errors: the first one names the field, its value and what is allowed.
+class FieldReader {
+ public:
+  // `object`: what ParseBody returned.
+  explicit FieldReader(const nlohmann::json& object) : object_(object) {}
+
+  // The field's value; null when it is not given.
+  const nlohmann::json* Given(const std::string& field) const;
+
+  // Nothing when not given or wrong.
+  std::optional<bool> Flag(const std::string& field);
+  std::optional<std::uint32_t> Integer(const std::string& field, std::uint32_t min, std::uint32_t max);
+  std::optional<std::string> Text(const std::string& field);
+
+  // Of a "messages" field: roles, and contents that are a text or a list of text parts, joined by line feeds.
+  std::vector<ChatMessage> Messages(const std::string& field);
+
+  // Of a value: a list of token ids, which may be empty.
+  std::optional<std::vector<TokenId>> TokenIds(const std::string& field, const nlohmann::json& value);
+
+  // Refuses a field as not supported unless it is not given or has one of the values in the list `allowed`. true is
+  // not 1.
+  void RefuseUnless(const std::string& field, const nlohmann::json& allowed);
+
+  void Refuse(ApiError error);
+  void Refuse(const std::string& field, const nlohmann::json& value, std::string_view expected);
+  void RefuseMissing(const std::string& field, std::string_view expected);
+  // The value has a meaning, but not here.
+  void RefuseUnsupported(const std::string& field, const nlohmann::json& value, std::string_view expected);
+
+  const std::optional<ApiError>& error() const noexcept { return error_; }
+
+ private:
+  void ReadMessage(const std::string& field, const nlohmann::json& message, std::vector<ChatMessage>* messages);
+  std::optional<std::string> ReadContent(const std::string& field, const nlohmann::json& content);
+
+  const nlohmann::json& object_;
+  std::optional<ApiError> error_;
+};
+
+}  // namespace kvwire::engine

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/http/tokenizer.h"
+
+namespace kvwire::engine {
+
+struct RemoteTokenizerConfig {
+  std::string url;      // "http://host[:port][/path]"; "[...]" around an IPv6 address. Nothing is encrypted
+  std::string model{};  // sent along when not empty
+  std::chrono::milliseconds connect_timeout{2000};
+  std::chrono::milliseconds reply_timeout{30000};  // silence of the server; also all of a reply's body
+};
+
+// Asks a server that speaks vLLM's tokenizer protocol: POST <url>/tokenize {"model","prompt","add_special_tokens":true}
+// is answered with {"tokens":[...]}, POST <url>/detokenize {"model","tokens"} with {"prompt":"..."}.
+//
+// Threads: any. Each call has a connection of its own.
+// Errors: kUnavailable names the address and what went wrong there, with the status if there was one.
+// Bounds: a reply is read up to kMaxReplyBytes. Looking up the host's name takes what the resolver takes.
+class RemoteTokenizer final : public Tokenizer {
+ public:
+  static constexpr std::size_t kMaxReplyBytes = std::size_t{1} << 28;
+
+  // Asks nobody yet.
+  // Errors: kInvalidArgument names the field, its value and what is allowed.
+  static Result<std::unique_ptr<RemoteTokenizer>> Create(RemoteTokenizerConfig config);
+
+  Result<std::vector<TokenId>> Encode(std::string_view text) const override;
+  Result<std::string> Decode(std::span<const TokenId> tokens) const override;
+  std::size_t SettledTokens(std::span<const TokenId>) const noexcept override { return 0; }
+  std::string_view name() const noexcept override { return config_.url; }
+
+ private:
+  struct Address {
+    std::string host;
+    std::uint16_t port = 80;
+    std::string path;  // without a slash at the end
+  };
+
+  RemoteTokenizer(RemoteTokenizerConfig config, Address address)
+      : config_(std::move(config)), address_(std::move(address)) {}
+
+  static Result<Address> ParseUrl(std::string_view url);
+
+  // The body of the reply to a request that was answered with status 200.
+  Result<std::string> Post(std::string_view resource, std::string body) const;
+  tl::unexpected<Error> Failure(std::string_view resource, std::string_view what) const;
+
+  const RemoteTokenizerConfig config_;
+  const Address address_;
+};
+
+}  // namespace kvwire::engine

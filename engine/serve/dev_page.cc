@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serve/dev_page.h"
+
+namespace kvwire::engine {
+
+const std::string& DevPage() {
+  static const std::string kPage = R"html(<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>kvwire</title>
+<style>
+  :root { color-scheme: light dark; --free: #8883; --cached: #4a90d9; --used: #d98c4a; --held: #3fa34d; }
+  body { font: 14px/1.4 system-ui, sans-serif; margin: 1rem; }
+  header { display: flex; flex-wrap: wrap; gap: .5rem 1rem; align-items: center; margin-bottom: 1rem; }
+  h1 { font-size: 1.1rem; margin: 0; }
+  main { display: grid; grid-template-columns: minmax(20rem, 1fr) minmax(20rem, 1fr); gap: 1rem; }
+  canvas { width: 100%; image-rendering: pixelated; border: 1px solid #8886; }
+  .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 .8em; }
+  #events { font: 12px/1.5 ui-monospace, monospace; height: 70vh; overflow-y: auto; border: 1px solid #8886; padding: .3rem; }
+  #events div { white-space: pre; overflow: hidden; text-overflow: ellipsis; }
+  #status { min-width: 18rem; }
+  .BlockStored { color: var(--held); } .BlockRemoved { color: var(--used); } .AllBlocksCleared { color: #d0454c; }
+</style>
+</head>
+<body>
+<header>
+  <h1>kvwire</h1>
+  <label>rank <select id="rank"></select></label>
+  <span id="status">...</span>
+  <button id="reset">reset</button>
+  <button id="evict" title="the block that the latest BlockStored names first">evict</button>
+  <button id="overflow" title="the next 3 batches are lost">overflow</button>
+  <span id="said" role="status"></span>
+</header>
+<main>
+  <section>
+    <canvas id="grid" width="1" height="1" aria-label="the blocks of the pool"></canvas>
+    <div class="key"><span style="background:var(--free)"></span>free<span style="background:var(--cached)"></span>free,
+      cached<span style="background:var(--used)"></span>in use<span style="background:var(--held)"></span>in use, cached</div>
+  </section>
+  <section><div id="events" aria-label="events"></div></section>
+</main>
+<script>
+const $ = id => document.getElementById(id);
+let last = 0, latest = null, rank = 0, next = 0;
+const style = getComputedStyle(document.documentElement);
+const color = {f: '--free', c: '--cached', u: '--used', h: '--held'};
+async function get(path) {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error((await response.json()).error.message);
+  return response.json();
+}
+async function post(path, body) {
+  const response = await fetch(path, {method: 'POST', body: body ? JSON.stringify(body) : ''});
+  $('said').textContent = response.ok ? 'done' : (await response.json()).error.message;
+}
+function draw(blocks) {
+  const columns = Math.max(1, Math.ceil(Math.sqrt(blocks.length))), cell = columns > 128 ? 2 : 8;
+  const canvas = $('grid'), rows = Math.max(1, Math.ceil(blocks.length / columns));
+  canvas.width = columns * cell; canvas.height = rows * cell;
+  const paint = canvas.getContext('2d');
+  for (let i = 0; i < blocks.length; ++i) {
+    paint.fillStyle = style.getPropertyValue(color[blocks[i]]);
+    paint.fillRect(i % columns * cell, Math.floor(i / columns) * cell, cell - 1, cell - 1);
+  }
+}
+function show(events) {
+  const box = $('events'), bottom = box.scrollHeight - box.scrollTop - box.clientHeight < 30;
+  for (const event of events) {
+    const line = document.createElement('div');
+    line.className = event.text.split(' ')[0];
+    line.textContent = event.batch + '  ' + event.text;
+    line.title = event.text;
+    box.append(line);
+    const stored = /^BlockStored block_hashes=\[([0-9a-f]+)/.exec(event.text);
+    if (stored) latest = stored[1];
+    last = event.id;
+  }
+  while (box.childElementCount > 500) box.firstChild.remove();
+  if (bottom) box.scrollTop = box.scrollHeight;
+}
+async function look() {
+  try {
+    const pool = await get('/dev/pool?rank=' + rank);
+    if ($('rank').childElementCount !== pool.num_ranks) {
+      $('rank').replaceChildren(...Array.from({length: pool.num_ranks}, (_, i) => new Option(i, i)));
+    }
+    next = pool.next_batch;
+    const cached = [...pool.blocks].filter(b => b === 'c' || b === 'h').length;
+    $('status').textContent = `${cached} of ${pool.num_blocks - 1} blocks cached, ${pool.running} running, ` +
+      `${pool.waiting} waiting${pool.asleep ? ', asleep' : ''}, next batch ${next}`;
+    draw(pool.blocks);
+    show((await get(`/dev/events?rank=${rank}&after=${last}`)).events);
+  } catch (error) {
+    $('status').textContent = 'no answer: ' + error.message;
+  }
+  setTimeout(look, 300);
+}
+$('rank').onchange = () => { rank = Number($('rank').value); last = 0; latest = null; $('events').replaceChildren(); };
+$('reset').onclick = () => post('/reset_prefix_cache?reset_running_requests=true');
+$('evict').onclick = () => latest ? post('/dev/faults', {rank, now: {kind: 'evict', block: latest}})
+                                  : ($('said').textContent = 'no block was stored yet');
+$('overflow').onclick = () => post('/dev/faults', {rank, faults: [0, 1, 2].map(i => ({kind: 'overflow', at: next + i}))});
+look();
+</script>
+</body>
+</html>
+)html";
+  return kPage;
+}
+
+}  // namespace kvwire::engine

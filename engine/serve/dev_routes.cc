@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serve/dev_routes.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/http/json_fields.h"
+#include "engine/http/request_body.h"
+#include "engine/serve/dev_page.h"
+#include "engine/serve/kv_state.h"
+#include "kv_events/escape_text.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The page draws a block as a square: more would be neither drawn nor sent in time.
+constexpr std::uint32_t kMaxBlocksShown = 65536;
+
+ApiError Stopped() { return Unavailable("the engine was stopped, or has too many commands waiting"); }
+
+std::string Text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json OrNull(const std::optional<std::uint64_t>& number) { return number ? Json(*number) : Json(nullptr); }
+
+// A whole number in the query, `fallback` when it is not there.
+ApiResult<std::uint64_t> NumberOf(const HttpRequest& request, std::string_view name, std::uint64_t fallback,
+                                  std::uint64_t most) {
+  const std::optional<std::string> text = request.Query(name);
+  if (!text) return fallback;
+  std::uint64_t value = 0;
+  const char* const end = text->data() + text->size();
+  const auto [stopped, error] = std::from_chars(text->data(), end, value);
+  if (error == std::errc() && stopped == end && value <= most) return value;
+  return tl::unexpected(BadRequest(
+      std::string(name), fmt::format("{} is \"{}\", expected a number from 0 to {}", name, ShortText(*text), most)));
+}
+
+Json AsJson(const PromptLookup& lookup) {
+  Json blocks = Json::array();
+  for (const BlockLookup& block : lookup.blocks) {
+    blocks.push_back({{"hash", block.hash}, {"copies", block.copies}, {"announced", block.announced}});
+  }
+  return {{"data_parallel_rank", lookup.rank},
+          {"batch", OrNull(lookup.batch)},
+          {"held_prefix_blocks", lookup.prefix_blocks},
+          {"blocks", std::move(blocks)}};
+}
+
+}  // namespace
+
+void DevRoutes::Install(HttpServer* server) {
+  server->Handle("GET", "/", [](const HttpRequest&) {
+    HttpResponse response;
+    response.content_type = "text/html; charset=utf-8";
+    response.body = DevPage();
+    return response;
+  });
+  Add(server, "GET", "/kv/state", &DevRoutes::State);
+  Add(server, "POST", "/kv/lookup", &DevRoutes::Lookup);
+  Add(server, "GET", "/dev/pool", &DevRoutes::Pool);
+  Add(server, "GET", "/dev/events", &DevRoutes::Events);
+  Add(server, "GET", "/dev/faults", &DevRoutes::FaultCounts);
+  Add(server, "POST", "/dev/faults", &DevRoutes::Faults);
+}
+
+void DevRoutes::Add(HttpServer* server, const char* method, const char* path, Answer answer) {
+  server->Handle(method, path, [this, answer](const HttpRequest& request) {
+    ApiResult<std::string> body = (this->*answer)(request);
+    if (!body) return ErrorResponse(body.error());
+    HttpResponse response;
+    response.body = *std::move(body);
+    return response;
+  });
+}
+
+ApiResult<std::uint32_t> DevRoutes::RankOf(const HttpRequest& request) const {
+  const ApiResult<std::uint64_t> rank = NumberOf(request, "rank", 0, instance_->num_ranks() - 1);
+  if (!rank) return tl::unexpected(rank.error());
+  return static_cast<std::uint32_t>(*rank);
+}
+
+ApiResult<std::string> DevRoutes::State(const HttpRequest& request) {
+  const ApiResult<std::uint32_t> rank = RankOf(request);
+  if (!rank) return tl::unexpected(rank.error());
+  const ApiResult<std::uint64_t> blocks = NumberOf(request, "blocks", 1, 1);
+  if (!blocks) return tl::unexpected(blocks.error());
+  const auto state = TakeKVState(*instance_, *rank, *blocks == 1 ? KVStateDetail::kBlocks : KVStateDetail::kDigest);
+  if (!state) return tl::unexpected(Stopped());
+  Json json{{"data_parallel_rank", state->rank},
+            {"batch", OrNull(state->batch)},
+            {"digest", state->digest},
+            {"num_blocks", state->num_blocks}};
+  if (*blocks == 1) json["blocks"] = state->blocks;
+  return Text(json);
+}
+
+ApiResult<std::string> DevRoutes::Lookup(const HttpRequest& request) {
+  const ApiResult<nlohmann::json> body = ParseBody(request.body);
+  if (!body) return tl::unexpected(body.error());
+  FieldReader reader(*body);
+  scheduler::NewRequest asked;
+  const nlohmann::json* const prompt = reader.Given("prompt");
+  if (prompt == nullptr) {
+    reader.RefuseMissing("prompt", "a text or a list of token ids");
+  } else if (!prompt->is_string()) {
+    asked.prompt = reader.TokenIds("prompt", *prompt).value_or(std::vector<TokenId>());
+  }
+  asked.cache_salt = reader.Text("cache_salt").value_or("");
+  if (reader.error()) return tl::unexpected(*reader.error());
+  if (prompt->is_string()) {
+    Result<std::vector<TokenId>> tokens = tokenizer_->Encode(prompt->get<std::string>());
+    if (!tokens) return tl::unexpected(Unavailable(tokens.error().message));
+    asked.prompt = *std::move(tokens);
+  }
+  Json ranks = Json::array();
+  for (std::uint32_t rank = 0; rank < instance_->num_ranks(); ++rank) {
+    const auto lookup = LookUpPrompt(*instance_, rank, asked);
+    if (!lookup) return tl::unexpected(Stopped());
+    ranks.push_back(AsJson(*lookup));
+  }
+  return Text({{"num_tokens", asked.prompt.size()},
+               {"block_size", instance_->config().scheduler.block_size},
+               {"ranks", std::move(ranks)}});
+}
+
+// One letter a block: f free, c free and cached, u in use, h in use and cached.
+ApiResult<std::string> DevRoutes::Pool(const HttpRequest& request) {
+  const ApiResult<std::uint32_t> rank = RankOf(request);
+  if (!rank) return tl::unexpected(rank.error());
+  std::string letters;
+  std::optional<std::uint64_t> next_batch;
+  std::uint32_t num_blocks = 0;
+  const bool ran = instance_->Call(*rank, [&](EngineCore& core) {
+    const scheduler::BlockPool& pool = core.scheduler().pool();
+    num_blocks = pool.num_blocks();
+    next_batch = core.next_batch();
+    // Block 0 is the null block.
+    for (scheduler::BlockId block = 1; block < std::min(num_blocks, kMaxBlocksShown); ++block) {
+      const bool held = pool.num_references(block) > 0;
+      letters += pool.is_registered(block) ? (held ? 'h' : 'c') : (held ? 'u' : 'f');
+    }
+  });
+  if (!ran) return tl::unexpected(Stopped());
+  const EngineThread::Figures figures = instance_->figures(*rank);
+  return Text({{"data_parallel_rank", *rank},
+               {"num_ranks", instance_->num_ranks()},
+               {"num_blocks", num_blocks},
+               {"next_batch", OrNull(next_batch)},
+               {"running", figures.running},
+               {"waiting", figures.waiting},
+               {"asleep", figures.asleep},
+               {"blocks", letters}});
+}
+
+ApiResult<std::string> DevRoutes::Events(const HttpRequest& request) {
+  const ApiResult<std::uint32_t> rank = RankOf(request);
+  if (!rank) return tl::unexpected(rank.error());
+  const ApiResult<std::uint64_t> after = NumberOf(request, "after", 0, ~std::uint64_t{0});
+  if (!after) return tl::unexpected(after.error());
+  Json events = Json::array();
+  for (const EventLog::Line& line : (*logs_)[*rank].Since(*after)) {
+    events.push_back({{"id", line.id}, {"batch", line.batch}, {"ts", line.ts}, {"text", line.text}});
+  }
+  return Text({{"data_parallel_rank", *rank}, {"events", std::move(events)}});
+}
+
+ApiResult<std::string> DevRoutes::FaultCounts(const HttpRequest& request) {
+  const ApiResult<std::uint32_t> rank = RankOf(request);
+  if (!rank) return tl::unexpected(rank.error());
+  Json counts;
+  for (std::size_t i = 0; i < kNumFaultKinds; ++i) {
+    const auto kind = static_cast<FaultKind>(i);
+    counts[std::string(ToString(kind))] = instance_->fault_counters(*rank).Of(kind);
+  }
+  return Text({{"data_parallel_rank", *rank}, {"happened", std::move(counts)}});
+}
+
+// A script {"seed", "faults", "rank"?} takes the place of the last one; {"now": {...}, "rank"?} is one fault at once.
+ApiResult<std::string> DevRoutes::Faults(const HttpRequest& request) {
+  ApiResult<nlohmann::json> body = ParseBody(request.body);
+  if (!body) return tl::unexpected(body.error());
+  FieldReader reader(*body);
+  const std::optional<std::uint32_t> rank = reader.Integer("rank", 0, instance_->num_ranks() - 1);
+  if (reader.error()) return tl::unexpected(*reader.error());
+  body->erase("rank");
+  if (const nlohmann::json* const now = reader.Given("now")) {
+    // One that happens now is one that needs no number.
+    nlohmann::json fault = *now;
+    if (fault.is_object()) fault["at"] = 0;
+    const Result<FaultScript> script = FaultScript::FromJson(nlohmann::json{{"faults", {fault}}}.dump());
+    if (!script) return tl::unexpected(BadRequest("now", script.error().message));
+    if (const Status done = ExecuteNow(script->faults.front(), rank.value_or(0)); !done) {
+      return tl::unexpected(done.error().code == ErrorCode::kInvalidArgument ? BadRequest("now", done.error().message)
+                                                                             : Unavailable(done.error().message));
+    }
+    return Text({{"done", ToString(script->faults.front().kind)}});
+  }
+  const Result<FaultScript> script = FaultScript::FromJson(body->dump());
+  if (!script) return tl::unexpected(BadRequest("faults", script.error().message));
+  if (const Status set = instance_->SetFaults(*script, rank); !set) {
+    return tl::unexpected(BadRequest("faults", set.error().message));
+  }
+  return script->ToJson();
+}
+
+Status DevRoutes::ExecuteNow(const Fault& fault, std::uint32_t rank) {
+  switch (fault.kind) {
+    case FaultKind::kEvict: {
+      const auto evicted = instance_->Evict(rank, fault.block.ToHex());
+      if (!evicted) return tl::unexpected<Error>(evicted.error());
+      if (*evicted == 0) return MakeError(ErrorCode::kInvalidArgument, "block: it is not in the prefix cache");
+      return {};
+    }
+    case FaultKind::kPreempt: {
+      const auto preempted = instance_->Preempt(rank);
+      if (!preempted) return tl::unexpected<Error>(preempted.error());
+      return {};
+    }
+    case FaultKind::kReset:
+      return instance_->Reset(rank);
+    case FaultKind::kRestart:
+      return instance_->Restart(rank, {fault.first_number});
+    case FaultKind::kDrop:
+    case FaultKind::kDuplicate:
+    case FaultKind::kDelay:
+    case FaultKind::kUndecodable:
+    case FaultKind::kOverflow:
+      break;
+  }
+  return MakeError(ErrorCode::kInvalidArgument,
+                   fmt::format("kind: \"{}\" happens to a batch; give its number in a script, \"at\" or \"every\"",
+                               ToString(fault.kind)));
+}
+
+}  // namespace kvwire::engine

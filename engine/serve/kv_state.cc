@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serve/kv_state.h"
+
+#include <string_view>
+
+#include "kv_events/state_dump.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+std::optional<std::uint64_t> LastBatch(const EngineCore& core) {
+  if (core.batches_published() == 0) return std::nullopt;
+  return core.next_batch() - 1;
+}
+
+}  // namespace
+
+std::optional<KVState> TakeKVState(Instance& instance, std::uint32_t rank, KVStateDetail detail) {
+  KVState state;
+  state.rank = rank;
+  const bool ran = instance.Call(rank, [&](EngineCore& core) {
+    const scheduler::BlockPool& pool = core.scheduler().pool();
+    state.batch = LastBatch(core);
+    state.digest = pool.digest().ToString();
+    for (const StateDigest::Entry& entry : pool.digest().entries()) state.num_blocks += entry.count;
+    if (detail == KVStateDetail::kDigest) return;
+    state.blocks.reserve(state.num_blocks);
+    DumpState(pool, [&state](std::string_view line) { state.blocks.emplace_back(line); });
+  });
+  if (!ran) return std::nullopt;
+  return state;
+}
+
+std::optional<PromptLookup> LookUpPrompt(Instance& instance, std::uint32_t rank, const scheduler::NewRequest& request) {
+  BlockHasher hasher = instance.hasher();
+  const scheduler::PromptIdentity identity =
+      scheduler::IdentifyPrompt(request, instance.config().scheduler.block_size, &hasher);
+  PromptLookup lookup;
+  lookup.rank = rank;
+  const bool ran = instance.Call(rank, [&](EngineCore& core) {
+    constexpr std::uint32_t kGroup = 0;
+    const scheduler::BlockPool& pool = core.scheduler().pool();
+    lookup.batch = LastBatch(core);
+    for (const BlockHash& hash : identity.hashes) {
+      BlockLookup block;
+      block.hash = hash.ToHex();
+      block.copies = pool.num_copies(hash, kGroup);
+      block.announced = pool.num_announced(hash, kGroup) > 0;
+      if (block.copies > 0 && lookup.prefix_blocks == lookup.blocks.size()) ++lookup.prefix_blocks;
+      lookup.blocks.push_back(std::move(block));
+    }
+  });
+  if (!ran) return std::nullopt;
+  return lookup;
+}
+
+}  // namespace kvwire::engine

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/serve/instance.h"
+
+namespace kvwire::engine {
+
+// What a rank's stream has said so far, taken from the pool itself between two steps.
+struct KVState {
+  std::uint32_t rank = 0;
+  std::optional<std::uint64_t> batch;  // number of the last batch that the state contains; none: nothing was published
+  std::string digest;                  // StateDigest::ToString
+  std::uint64_t num_blocks = 0;        // over all groups and media
+  std::vector<std::string> blocks;     // DumpState's lines, if asked for
+};
+
+enum class KVStateDetail : std::uint8_t { kDigest, kBlocks };
+
+// Nothing when the engine was stopped. REQUIRES: rank < num_ranks().
+// Threads: any but a step thread.
+std::optional<KVState> TakeKVState(Instance& instance, std::uint32_t rank, KVStateDetail detail);
+
+// One full block of a prompt.
+struct BlockLookup {
+  std::string hash;          // all bytes, in hexadecimal
+  std::uint32_t copies = 0;  // physical blocks that hold it
+  bool announced = false;
+};
+
+// Which blocks of a prompt a rank holds.
+struct PromptLookup {
+  std::uint32_t rank = 0;
+  std::optional<std::uint64_t> batch;
+  std::size_t prefix_blocks = 0;  // from the prompt's beginning without a hole: what a request would hit
+  std::vector<BlockLookup> blocks;
+};
+
+// As TakeKVState. The request's identity is computed on the calling thread.
+std::optional<PromptLookup> LookUpPrompt(Instance& instance, std::uint32_t rank, const scheduler::NewRequest& request);
+
+}  // namespace kvwire::engine

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvwire::engine {
+
+// How a request of the engine ended, as its client sees it.
+enum class FinishedCount : std::uint8_t { kStop, kLength, kAbort, kError };
+inline constexpr std::array<const char*, 4> kFinishedNames{"stop", "length", "abort", "error"};
+
+// What the HTTP surface counts itself, by rank. Threads: any.
+class ServerCounters {
+ public:
+  explicit ServerCounters(std::uint32_t num_ranks) : finished_(num_ranks) {}
+
+  // REQUIRES: rank < num_ranks, here and below.
+  void CountFinished(std::uint32_t rank, FinishedCount how) noexcept {
+    finished_[rank][static_cast<std::size_t>(how)].fetch_add(1, std::memory_order_relaxed);
+  }
+  std::uint64_t finished(std::uint32_t rank, std::size_t how) const noexcept {
+    return finished_[rank][how].load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::vector<std::array<std::atomic<std::uint64_t>, kFinishedNames.size()>> finished_;
+};
+
+}  // namespace kvwire::engine

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serve/server_metrics.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+namespace kvwire::engine {
+
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+struct RankFigures {
+  EngineThread::Figures engine;
+  PublisherStats publisher;
+  bool caching = true;
+};
+
+// A figure of each rank.
+struct Metric {
+  const char* name;
+  const char* help;
+  MetricType type;
+  double (*value)(const RankFigures& figures);
+};
+
+using F = const RankFigures&;
+constexpr MetricType kCounter = MetricType::Counter;
+constexpr MetricType kGauge = MetricType::Gauge;
+
+constexpr Metric kMetrics[] = {
+    {"vllm:num_requests_running", "Requests running", kGauge, [](F f) { return double(f.engine.running); }},
+    {"vllm:num_requests_waiting", "Requests waiting to run", kGauge, [](F f) { return double(f.engine.waiting); }},
+    {"vllm:kv_cache_usage_perc", "Blocks held by requests, 1 is all", kGauge, [](F f) { return f.engine.cache_usage; }},
+    {"vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache", kCounter,
+     [](F f) { return f.caching ? double(f.engine.stats.prompt_tokens) : 0.0; }},
+    {"vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache", kCounter,
+     [](F f) { return double(f.engine.stats.hit_tokens); }},
+    {"vllm:prompt_tokens_total", "Prompt tokens of admitted requests", kCounter,
+     [](F f) { return double(f.engine.stats.prompt_tokens); }},
+    {"vllm:generation_tokens_total", "Tokens generated", kCounter,
+     [](F f) { return double(f.engine.stats.output_tokens); }},
+    {"vllm:num_preemptions_total", "Requests preempted", kCounter,
+     [](F f) { return double(f.engine.stats.preemptions); }},
+    {"kvwire_requests_refused_total", "Requests that can never run", kCounter,
+     [](F f) { return double(f.engine.stats.requests_refused); }},
+    {"kvwire_steps_total", "Steps with at least one request", kCounter,
+     [](F f) { return double(f.engine.stats.steps); }},
+    {"kvwire_asleep", "1 while the engine sleeps", kGauge, [](F f) { return f.engine.asleep ? 1.0 : 0.0; }},
+    {"kvwire_blocks_free", "Blocks that no request holds", kGauge, [](F f) { return double(f.engine.free_blocks); }},
+    {"kvwire_blocks_stored_total", "Block hashes announced in BlockStored, reports not counted", kCounter,
+     [](F f) { return double(f.engine.stats.stored); }},
+    {"kvwire_blocks_reported_total", "Block hashes announced again by full reports", kCounter,
+     [](F f) { return double(f.engine.stats.reported); }},
+    {"kvwire_blocks_removed_total", "Block hashes in BlockRemoved", kCounter,
+     [](F f) { return double(f.engine.stats.removed); }},
+    {"kvwire_blocks_cleared_total", "AllBlocksCleared announced", kCounter,
+     [](F f) { return double(f.engine.stats.clears); }},
+    {"kvwire_events_total", "Events in published batches", kCounter, [](F f) { return double(f.engine.stats.events); }},
+    {"kvwire_publisher_batches_submitted_total", "Batches handed to the publisher", kCounter,
+     [](F f) { return double(f.publisher.submitted); }},
+    {"kvwire_publisher_batches_sent_total", "Batches handed to the transport", kCounter,
+     [](F f) { return double(f.publisher.sent); }},
+    {"kvwire_publisher_dropped_full_total", "Batches dropped because the queue was full", kCounter,
+     [](F f) { return double(f.publisher.dropped_full); }},
+    {"kvwire_publisher_dropped_error_total", "Batches that could not be encoded or sent", kCounter,
+     [](F f) { return double(f.publisher.dropped_error); }},
+    {"kvwire_publisher_dropped_closed_total", "Batches published after the close, or left at its deadline", kCounter,
+     [](F f) { return double(f.publisher.dropped_closed); }},
+    {"kvwire_publisher_queued", "Batches waiting to be sent", kGauge, [](F f) { return double(f.publisher.queued); }},
+    {"kvwire_publisher_queued_bytes", "Bytes of the batches waiting to be sent", kGauge,
+     [](F f) { return double(f.publisher.queued_bytes); }},
+    {"kvwire_publisher_sent_bytes_total", "Payload bytes handed to the transport", kCounter,
+     [](F f) { return double(f.publisher.bytes_sent); }},
+    {"kvwire_publisher_subscriptions", "Subscriptions to the topic", kGauge,
+     [](F f) { return double(f.publisher.subscriptions); }},
+    {"kvwire_publisher_replay_requests_total", "Replay requests answered or being answered", kCounter,
+     [](F f) { return double(f.publisher.replay_requests); }},
+    {"kvwire_publisher_replay_malformed_total", "Replay requests of a wrong shape", kCounter,
+     [](F f) { return double(f.publisher.replay_malformed); }},
+    {"kvwire_publisher_replay_dropped_total", "Replay clients given up", kCounter,
+     [](F f) { return double(f.publisher.replay_dropped); }},
+    {"kvwire_publisher_replay_messages_total", "Batches replayed", kCounter,
+     [](F f) { return double(f.publisher.replay_messages); }},
+    {"kvwire_publisher_replay_buffered", "Batches kept for replay", kGauge,
+     [](F f) { return double(f.publisher.replay_buffered); }},
+    {"kvwire_publisher_replay_buffered_bytes", "Bytes kept for replay", kGauge,
+     [](F f) { return double(f.publisher.replay_buffered_bytes); }},
+};
+
+ClientMetric Value(std::vector<ClientMetric::Label> labels, MetricType type, double value) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  (type == kCounter ? metric.counter.value : metric.gauge.value) = value;
+  return metric;
+}
+
+const char* NameOf(HashAlgorithm algorithm) {
+  switch (algorithm) {
+    case HashAlgorithm::kSha256Cbor:
+      return "sha256_cbor";
+  }
+  return "";
+}
+
+// As Python prints it, which is what vLLM does.
+const char* PythonText(bool value) { return value ? "True" : "False"; }
+
+}  // namespace
+
+std::string MetricsText(const Instance& instance, const ServerCounters& counters, std::string_view model_name) {
+  const std::uint32_t num_ranks = instance.num_ranks();
+  std::vector<RankFigures> ranks;
+  for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
+    ranks.push_back(
+        {instance.figures(rank), instance.publisher_stats(rank), instance.config().scheduler.enable_prefix_caching});
+  }
+  const auto labels = [&](std::uint32_t rank) {
+    return std::vector<ClientMetric::Label>{{"engine", std::to_string(rank)}, {"model_name", std::string(model_name)}};
+  };
+  std::vector<MetricFamily> families;
+  for (const Metric& metric : kMetrics) {
+    MetricFamily& family = families.emplace_back();
+    family.name = metric.name;
+    family.help = metric.help;
+    family.type = metric.type;
+    for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
+      family.metric.push_back(Value(labels(rank), metric.type, metric.value(ranks[rank])));
+    }
+  }
+
+  MetricFamily& success = families.emplace_back();
+  success.name = "vllm:request_success_total";
+  success.help = "Requests that ended, by how their client saw it";
+  success.type = kCounter;
+  for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
+    for (std::size_t how = 0; how < kFinishedNames.size(); ++how) {
+      auto with_reason = labels(rank);
+      with_reason.push_back({"finished_reason", kFinishedNames[how]});
+      success.metric.push_back(
+          Value(std::move(with_reason), kCounter, static_cast<double>(counters.finished(rank, how))));
+    }
+  }
+
+  const scheduler::SchedulerConfig& config = instance.config().scheduler;
+  MetricFamily& info = families.emplace_back();
+  info.name = "vllm:cache_config_info";
+  info.help = "The KV cache, as labels";
+  info.type = kGauge;
+  for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
+    auto with_config = labels(rank);
+    with_config.push_back({"block_size", std::to_string(config.block_size)});
+    with_config.push_back({"enable_prefix_caching", PythonText(config.enable_prefix_caching)});
+    with_config.push_back({"num_gpu_blocks", std::to_string(config.num_blocks)});
+    with_config.push_back({"num_gpu_blocks_override", std::to_string(config.num_blocks)});
+    with_config.push_back({"prefix_caching_hash_algo", NameOf(instance.config().hash_algorithm)});
+    info.metric.push_back(Value(std::move(with_config), kGauge, 1));
+  }
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace kvwire::engine

@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`kvwire serve` as its users meet it: a process, its flags, its output, its end.
+
+Usage: serve_process_test.py KVWIRE. Every port is 0 and read back."""
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+KVWIRE = sys.argv.pop()
+WATCHDOG = 20
+EVENTS = {"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:0", "replay_endpoint": "tcp://127.0.0.1:0",
+          "topic": "kv-events", "kvwire": {"mode": "bind"}}
+PROMPT = "Once upon a time there was a king who had three sons."  # three full blocks of 16
+
+
+def command(*arguments, events=EVENTS):
+    config = [] if events is None else ["--kv-events-config", json.dumps(events)]
+    return [KVWIRE, "serve", *arguments, *config]
+
+
+class Server:
+    """A running server; killed at the end if it still runs."""
+
+    def __init__(self, *arguments, events=EVENTS, environment=None):
+        self.process = subprocess.Popen(command(*arguments, events=events), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, env={**os.environ, **(environment or {})})
+        self.sources = []
+        self.log = []
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
+        self.reader.start()
+        for line in self.process.stdout:
+            if line.startswith("events of rank"):
+                self.sources.append(re.fullmatch(r"events of rank (\d+) on (\S+), replay (\S+), topic \"(.*)\"\n", line).groups())
+            elif line.startswith("serving on "):
+                self.port = int(line.rsplit(":", 1)[1])
+                return
+        raise AssertionError("the server did not start: " + self.text())
+
+    def text(self):
+        self.reader.join(WATCHDOG)
+        return "".join(self.log)
+
+    def ask(self, method, path, body=None, headers={}):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WATCHDOG)
+        with contextlib.closing(connection):
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
+    def complete(self, prompt=PROMPT, **fields):
+        status, body = self.ask("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 4, **fields})
+        assert status == 200, body
+        return json.loads(body)
+
+    def end(self, signum=signal.SIGTERM):
+        self.process.send_signal(signum)
+        code = self.process.wait(WATCHDOG)
+        self.process.stdout.close()
+        return code, self.text()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.reader.join()
+        self.process.stderr.close()
+
+
+def refused(*arguments, events=EVENTS, environment=None):
+    """The exit code and message of a server that must not start."""
+    done = subprocess.run(command(*arguments, events=events), capture_output=True, text=True, timeout=WATCHDOG,
+                          env={**os.environ, **(environment or {})})
+    assert "serving on" not in done.stdout, done.stdout
+    return done.returncode, done.stderr
+
+
+def port_of(endpoint):
+    return endpoint.rsplit(":", 1)[1]
+
+
+class ServeTest(unittest.TestCase):
+    def test_quick_start(self):
+        """the first request announces its blocks to a watcher, the second one reports its cached tokens"""
+        with Server("--port", "0") as server:
+            ((_, endpoint, replay, topic),) = server.sources
+            self.assertEqual(topic, "kv-events")
+            tap = subprocess.Popen([KVWIRE, "tap", "--endpoint", endpoint, "--replay-endpoint", replay, "--check", "--removals",
+                                    "exact", "--json"], stdout=subprocess.PIPE, text=True)
+            self.assertEqual(server.complete()["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+            for line in tap.stdout:
+                if "BlockStored" in line:
+                    break
+            self.assertEqual(server.complete()["usage"]["prompt_tokens_details"]["cached_tokens"], 48)
+            server.complete(vllm_xargs={"kv_cache_report_mode": "full"})
+            for line in tap.stdout:
+                if "BlockStored" in line:
+                    break
+            tap.send_signal(signal.SIGINT)
+            self.assertEqual(tap.wait(WATCHDOG), 0)
+            tap.stdout.close()
+            self.assertEqual(server.end()[0], 0)
+
+    def test_streaming(self):
+        with Server("--port", "0", events=None) as server:
+            whole = server.complete(max_tokens=30)["choices"][0]["text"]
+            status, body = server.ask("POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 30, "stream": True})
+            self.assertEqual(status, 200)
+            events = body.split("\n\n")
+            self.assertEqual(events[-2:], ["data: [DONE]", ""])
+            self.assertEqual("".join(json.loads(event[6:])["choices"][0]["text"] for event in events[:-2]), whole)
+
+    def test_manifest_of_vllm(self):
+        """E4: a command line written for vLLM runs unchanged; what has no effect is listed in one line"""
+        arguments = ["some/model", "--served-model-name", "a", "b", "--port", "0", "--dtype", "bfloat16", "--trust-remote-code",
+                     "--gpu-memory-utilization=0.9", "--tensor_parallel_size", "8", "--no-enable-log-requests", "-pp", "2",
+                     "--enforce-eager", "--max-model-len", "8k", "--num_gpu_blocks_override", "500", "--block-size", "32",
+                     "--disable-log-requests", "--max-num-seqs=4", "--enable-prefix-caching", "--seed", "1",
+                     "--tokenizer", "some/tokenizer", "--hf-overrides", '{"a": [1, 2]}', "--allowed-origins", '["*", "x"]',
+                     "--kv_events_config.buffer_steps", "5k", "--prefix-caching-hash-algo", "sha256_cbor"]
+        with Server(*arguments) as server:
+            models = json.loads(server.ask("GET", "/v1/models")[1])["data"]
+            self.assertEqual([model["id"] for model in models], ["a", "b"])
+            self.assertEqual(models[0]["max_model_len"], 8000)
+            metrics = server.ask("GET", "/metrics")[1]
+            self.assertIn('num_gpu_blocks="500"', metrics)
+            self.assertIn('block_size="32"', metrics)
+            code, log = server.end()
+            self.assertEqual(code, 0)
+            (line,) = [line for line in log.splitlines() if "without effect" in line]
+            for flag in ("--dtype", "--trust-remote-code", "--gpu-memory-utilization", "--tensor-parallel-size", "--seed",
+                         "--no-enable-log-requests", "--pipeline-parallel-size", "--hf-overrides"):
+                self.assertIn(flag, line)
+            self.assertNotIn("--max-model-len", line)
+            self.assertEqual(len([line for line in log.splitlines() if "some/tokenizer" in line]), 1)
+
+    def test_events_off(self):
+        with Server("--port", "0", events=None) as server:
+            self.assertEqual(server.sources, [])
+            self.assertEqual(json.loads(server.ask("GET", "/kv_event_sources")[1]), {"sources": []})
+            self.assertEqual(len([line for line in server.end()[1].splitlines() if "events are off" in line]), 1)
+
+    def test_bad_flags(self):
+        """E4: unknown flags and keys, and values that are not allowed, are named"""
+        for arguments, events, part in (
+                (["--enable-kv-cache-events"], None, "--enable-kv-cache-events"),
+                (["--kv-events-publisher=zmq"], None, "--kv-events-publisher"),
+                (["--kv-events-config.nope", "1"], None, "nope"),
+                (["--port", "65536"], None, "--port"),
+                (["--port", "x"], None, "--port"),
+                (["--host", "no such host"], None, "--host"),
+                (["--max-model-len", "8x"], None, "--max-model-len"),
+                (["--num-blocks", "1"], None, "--num-blocks"),
+                (["--num-gpu-blocks-override", "1"], None, "--num-gpu-blocks-override"),
+                (["--data-parallel-size", "0"], None, "--data-parallel-size"),
+                (["--data-parallel-start-rank", "8"], None, "--data-parallel-start-rank"),
+                (["--ssl-keyfile", "key.pem"], None, "TLS"),
+                (["--prefix-caching-hash-algo", "sha256"], None, "--prefix-caching-hash-algo"),
+                (["--tokenizer", "https://127.0.0.1"], None, "--tokenizer"),
+                (["--api-key", "with space"], None, "--api-key"),
+                ([], {"enable_kv_cache_events": True, "nope": 1}, "nope"),
+                ([], {"enable_kv_cache_events": True, "endpoint": "udp://*:1"}, "udp://*:1")):
+            with self.subTest(arguments=arguments, events=events):
+                code, message = refused(*([] if "--port" in arguments else ["--port", "0"]), *arguments, events=events)
+                self.assertNotEqual(code, 0)
+                self.assertIn(part, message)
+
+    def test_b3_ports(self):
+        """B3: a second server on a port that is taken fails at start on whichever rank, naming flag, socket and address"""
+        with Server("--port", "0") as server:
+            code, message = refused("--port", str(server.port))
+            self.assertEqual(code, 1)
+            self.assertIn(f"--port {server.port}", message)
+            self.assertIn(f"127.0.0.1:{server.port}", message)
+            ((_, endpoint, replay, _),) = server.sources
+            taken = {"PUB": ("endpoint", endpoint), "ROUTER": ("replay_endpoint", replay),
+                     "HTTP": ("endpoint", f"tcp://127.0.0.1:{server.port}")}
+            for socket, (key, address) in taken.items():
+                with self.subTest(socket=socket):
+                    # Also when it is the last of several ranks that cannot have its port.
+                    for ranks in (1, 3):
+                        first = int(port_of(address)) - ranks + 1
+                        config = {**EVENTS, key: f"tcp://127.0.0.1:{first}"}
+                        code, message = refused("--port", "0", "--data-parallel-size", str(ranks), events=config)
+                        self.assertEqual(code, 1)
+                        self.assertIn("--kv-events-config", message)
+                        self.assertIn("ROUTER" if socket == "ROUTER" else "PUB", message)
+                        if ranks == 1:
+                            self.assertIn(address, message)
+            self.assertEqual(server.complete()["usage"]["completion_tokens"], 4)
+            self.assertEqual(server.end()[0], 0)
+
+    def test_four_ranks(self):
+        with Server("--port", "0", "-dp", "4") as server:
+            self.assertEqual([int(source[0]) for source in server.sources], [0, 1, 2, 3])
+            self.assertEqual(len({port_of(source[i]) for source in server.sources for i in (1, 2)}), 8)
+            listed = json.loads(server.ask("GET", "/kv_event_sources")[1])["sources"]
+            self.assertEqual([(str(source["data_parallel_rank"]), source["endpoint"], source["replay_endpoint"], source["topic"])
+                              for source in listed], server.sources)
+
+    def test_end_with_running_requests(self):
+        """SIGTERM lets running requests finish, answers no new ones, and publishes what was announced"""
+        with Server("--port", "0", "--decode-us-per-request", "20000") as server:
+            answers = []
+            client = threading.Thread(target=lambda: answers.append(server.complete(max_tokens=40)))
+            client.start()
+            self.wait_for_running(server)
+            code, _ = server.end()
+            client.join(WATCHDOG)
+            self.assertEqual(code, 0)
+            self.assertEqual(answers[0]["usage"]["completion_tokens"], 40)
+
+    def test_end_in_time(self):
+        """what does not finish within --shutdown-timeout is answered with an error"""
+        with Server("--port", "0", "--decode-us-per-request", "1000000", "--shutdown-timeout", "0.1") as server:
+            answers = []
+            client = threading.Thread(
+                target=lambda: answers.append(server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 500})))
+            client.start()
+            self.wait_for_running(server)
+            code, log = server.end(signal.SIGINT)
+            client.join(WATCHDOG)
+            self.assertEqual(code, 0)
+            self.assertIn("1 requests did not finish", log)
+            status, body = answers[0]
+            self.assertEqual(status, 503)
+            self.assertEqual(json.loads(body)["error"]["code"], 503)
+
+    def test_second_signal_kills(self):
+        with Server("--port", "0", "--decode-us-per-request", "1000000", "--shutdown-timeout", "1000") as server:
+            client = threading.Thread(target=lambda: self.swallow(server))
+            client.start()
+            self.wait_for_running(server)
+            server.process.terminate()
+            self.wait(lambda: self.is_closed(server))
+            server.process.terminate()
+            self.assertEqual(server.process.wait(WATCHDOG), -signal.SIGTERM)
+            client.join(WATCHDOG)
+
+    def test_tokenizer(self):
+        """a tokenize service, here another server, stands in for the bytes; without it requests get 503"""
+        with Server("--port", "0", events=None) as service:
+            with Server("--port", "0", "--tokenizer", f"http://127.0.0.1:{service.port}", events=None) as server:
+                for prompt in (PROMPT, "gr\u00fc\u00df dich"):
+                    self.assertEqual(server.complete(prompt)["choices"], service.complete(prompt)["choices"])
+                self.assertEqual(server.complete(stop=["zz"], max_tokens=20)["usage"]["prompt_tokens"], len(PROMPT))
+                service.end()
+                status, body = server.ask("POST", "/v1/completions", {"prompt": PROMPT})
+                self.assertEqual(status, 503)
+                self.assertIn(str(service.port), json.loads(body)["error"]["message"])
+
+    def test_keys(self):
+        with Server("--port", "0", events=None, environment={"VLLM_API_KEY": "secret"}) as server:
+            self.assertEqual(server.ask("GET", "/v1/models")[0], 401)
+            self.assertEqual(server.ask("GET", "/v1/models", headers={"Authorization": "Bearer secret"})[0], 200)
+            self.assertEqual(server.ask("GET", "/health")[0], 200)
+
+    def wait(self, condition):
+        end = time.monotonic() + WATCHDOG
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+
+    def wait_for_running(self, server):
+        self.wait(lambda: re.search(r"vllm:num_requests_running\S* 1\b", server.ask("GET", "/metrics")[1]))
+
+    @staticmethod
+    def is_closed(server):
+        try:
+            server.ask("GET", "/health")
+        except OSError:
+            return True
+        return False
+
+    @staticmethod
+    def swallow(server):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 500})
+
+
+if __name__ == "__main__":
+    unittest.main()

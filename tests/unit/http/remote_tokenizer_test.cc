@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/http/remote_tokenizer.h"
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <httplib.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/http/text_stream.h"
+#include "tests/support/watchdog.h"
+
+namespace kvwire::engine {
+namespace {
+
+using Json = nlohmann::json;
+using Tokens = std::vector<TokenId>;
+
+// A tokenizer server on a port of its own; `reply` answers every request.
+class Server {
+ public:
+  using Reply = std::function<void(const httplib::Request&, httplib::Response&)>;
+
+  explicit Server(Reply reply) {
+    server_.Post(".*", std::move(reply));
+    port_ = server_.bind_to_any_port("127.0.0.1");
+    REQUIRE(port_ > 0);
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::yield();
+  }
+  ~Server() {
+    server_.stop();
+    thread_.join();
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  httplib::Server server_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+std::unique_ptr<RemoteTokenizer> Connect(const std::string& url, const std::string& model = "m") {
+  auto tokenizer = RemoteTokenizer::Create({.url = url, .model = model});
+  REQUIRE(tokenizer.has_value());
+  return *std::move(tokenizer);
+}
+
+// Byte tokens in vLLM's protocol.
+void ReplyAsBytes(const httplib::Request& request, httplib::Response& response) {
+  const ByteTokenizer bytes;
+  const Json body = Json::parse(request.body);
+  const Json reply = request.path.ends_with("/tokenize")
+                         ? Json{{"tokens", bytes.Encode(body.at("prompt").get<std::string>()).value()}}
+                         : Json{{"prompt", bytes.Decode(body.at("tokens").get<Tokens>()).value()}};
+  response.set_content(reply.dump(), "application/json");
+}
+
+// The error of an Encode that is answered with the text.
+std::string EncodeError(int status, const std::string& text) {
+  const test::Watchdog watchdog("EncodeError", std::chrono::seconds(20));
+  const Server server([&](const httplib::Request&, httplib::Response& response) {
+    response.status = status;
+    response.set_content(text, "application/json");
+  });
+  const auto tokens = Connect(server.url())->Encode("x");
+  REQUIRE_FALSE(tokens.has_value());
+  CHECK(tokens.error().code == ErrorCode::kUnavailable);
+  const std::string prefix = "tokenizer " + server.url() + "/tokenize: ";
+  REQUIRE(tokens.error().message.starts_with(prefix));
+  return tokens.error().message.substr(prefix.size());
+}
+
+TEST_CASE("text is tokenized and tokens are detokenized by the server, under its path and with the model") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  std::vector<std::pair<std::string, Json>> requests;
+  const Server server([&](const httplib::Request& request, httplib::Response& response) {
+    requests.emplace_back(request.path, Json::parse(request.body));
+    CHECK(request.get_header_value("Content-Type") == "application/json");
+    ReplyAsBytes(request, response);
+  });
+  const auto tokenizer = Connect(server.url() + "/base//");
+  CHECK(tokenizer->name() == server.url() + "/base");
+  CHECK(tokenizer->Encode("h\xc3\xa9").value() == Tokens{0x68, 0xc3, 0xa9});
+  CHECK(tokenizer->Decode(Tokens{0x68, 0x69}).value() == "hi");
+  CHECK(tokenizer->SettledTokens(Tokens{0x68}) == 0);
+  REQUIRE(requests.size() == 2);
+  CHECK(requests[0].first == "/base/tokenize");
+  CHECK(requests[0].second == Json({{"model", "m"}, {"prompt", "h\xc3\xa9"}, {"add_special_tokens", true}}));
+  CHECK(requests[1].first == "/base/detokenize");
+  CHECK(requests[1].second == Json({{"model", "m"}, {"tokens", {0x68, 0x69}}}));
+}
+
+TEST_CASE("without a model none is sent") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  Json seen;
+  const Server server([&](const httplib::Request& request, httplib::Response& response) {
+    seen = Json::parse(request.body);
+    ReplyAsBytes(request, response);
+  });
+  CHECK(Connect(server.url(), "")->Encode("a").value() == Tokens{0x61});
+  CHECK_FALSE(seen.contains("model"));
+}
+
+TEST_CASE("a stream over a remote tokenizer sends whole characters and stops at a stop string") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  const Server server(ReplyAsBytes);
+  const auto tokenizer = Connect(server.url());
+  TextStream stream(tokenizer.get(), {"END"});
+  std::vector<std::string> pieces;
+  for (const char c : std::string_view("\xc3\xa9xENDy")) {
+    const TokenId token = static_cast<unsigned char>(c);
+    pieces.push_back(stream.Append(std::span(&token, 1)).value());
+  }
+  CHECK(pieces == std::vector<std::string>{"", "\xc3\xa9", "x", "", "", "", ""});
+  CHECK(stream.stopped());
+}
+
+TEST_CASE("what a server answers instead is told with address and status") {
+  CHECK(EncodeError(503, "go\naway") == "status 503: go\\x0aaway");
+  CHECK(EncodeError(404, "") == "status 404: ");
+  CHECK(EncodeError(302, "") == "status 302: ");
+  const std::string expected = ", expected {\"tokens\": [token ids from 0 to 2147483647]}";
+  for (const char* reply : {"hello", "[]", "{}", R"({"tokens": 5})", R"({"tokens": [-1]})", R"({"tokens": [1.5]})",
+                            R"({"tokens": [2147483648]})", R"({"tokens": ["a"]})"}) {
+    CHECK(EncodeError(200, reply) == std::string("the reply is ") + reply + expected);
+  }
+}
+
+TEST_CASE("a wrong reply to detokenize is told with the address") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  const Server server([](const httplib::Request&, httplib::Response& response) {
+    response.set_content(R"({"prompt": 5})", "application/json");
+  });
+  CHECK(Connect(server.url())->Decode(Tokens{1}).error().message ==
+        "tokenizer " + server.url() + R"(/detokenize: the reply is {"prompt": 5}, expected {"prompt": text})");
+}
+
+TEST_CASE("nobody at the address is told with it") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  std::string url;
+  {
+    const Server server(ReplyAsBytes);
+    url = server.url();
+  }
+  const auto tokens = Connect(url)->Encode("x");
+  REQUIRE_FALSE(tokens.has_value());
+  CHECK(tokens.error().code == ErrorCode::kUnavailable);
+  CHECK(tokens.error().message == "tokenizer " + url + "/tokenize: no reply (Connection failed)");
+}
+
+TEST_CASE("a server that never answers is given up") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  std::atomic<bool> over = false;
+  const Server server([&](const httplib::Request&, httplib::Response&) {
+    while (!over) std::this_thread::yield();
+  });
+  const auto tokenizer = RemoteTokenizer::Create({.url = server.url(), .reply_timeout = std::chrono::milliseconds(50)});
+  const auto tokens = tokenizer.value()->Encode("x");
+  over = true;
+  REQUIRE_FALSE(tokens.has_value());
+  CHECK(tokens.error().message == "tokenizer " + server.url() + "/tokenize: no reply (Read failed)");
+}
+
+TEST_CASE("a reply that trickles in forever is given up") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  const Server server([](const httplib::Request&, httplib::Response& response) {
+    response.set_chunked_content_provider("application/json",
+                                          [](std::size_t, httplib::DataSink& sink) { return sink.write(" ", 1); });
+  });
+  const auto tokenizer = RemoteTokenizer::Create({.url = server.url(),
+                                                  .connect_timeout = std::chrono::milliseconds(20),
+                                                  .reply_timeout = std::chrono::milliseconds(80)});
+  const auto tokens = tokenizer.value()->Encode("x");
+  REQUIRE_FALSE(tokens.has_value());
+  CHECK(tokens.error().message == "tokenizer " + server.url() + "/tokenize: the reply takes too long");
+}
+
+TEST_CASE("many threads may ask at once") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(60));
+  const Server server(ReplyAsBytes);
+  const auto tokenizer = Connect(server.url());
+  std::atomic<int> right = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 25; ++i) {
+        const std::string text = std::to_string(thread) + ":" + std::to_string(i);
+        const auto tokens = tokenizer->Encode(text);
+        if (tokens.has_value() && tokenizer->Decode(*tokens).value_or("") == text) ++right;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(right == 100);
+}
+
+TEST_CASE("a server that hangs up in the middle of a request is told with the address") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  REQUIRE(::bind(listener, reinterpret_cast<const sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(listener, 1) == 0);
+  REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  std::thread server([listener] {
+    const int client = ::accept(listener, nullptr, nullptr);
+    char some = 0;
+    CHECK(::recv(client, &some, 1, 0) == 1);
+    ::close(client);
+  });
+  const std::string url = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  const auto tokens = Connect(url)->Encode(std::string(8 << 20, 'x'));
+  server.join();
+  ::close(listener);
+  REQUIRE_FALSE(tokens.has_value());
+  CHECK(tokens.error().message.starts_with("tokenizer " + url + "/tokenize: no reply ("));
+}
+
+TEST_CASE("text that is no UTF-8 is refused before anybody is asked") {
+  const auto tokens = Connect("http://127.0.0.1:9")->Encode("ab\xff");
+  REQUIRE_FALSE(tokens.has_value());
+  CHECK(tokens.error().code == ErrorCode::kInvalidArgument);
+  CHECK(tokens.error().message == "the text \"ab\\xff\" is no UTF-8 at byte 2");
+}
+
+TEST_CASE("addresses are read, and refused with what is allowed") {
+  for (const char* url : {"http://h", "http://h:8000", "http://h:8000/v1/", "http://[::1]:80/x", "http://[fe80::a]"}) {
+    CHECK(RemoteTokenizer::Create({.url = url}).has_value());
+  }
+  for (const char* url : {"", "h:8000", "https://h", "http://", "http://:80", "http://h:", "http://h:0",
+                          "http://h:65536", "http://h:8o", "http://[::1", "http://[::1]x", "http://u@h", "http://h/?q",
+                          "http://h/#f", "http://h/a b", "http://h\r\nX: y"}) {
+    const auto tokenizer = RemoteTokenizer::Create({.url = url});
+    INFO(url);
+    REQUIRE_FALSE(tokenizer.has_value());
+    CHECK(tokenizer.error().code == ErrorCode::kInvalidArgument);
+    CHECK(tokenizer.error().message.ends_with("expected http://host[:port][/path]"));
+  }
+  CHECK(RemoteTokenizer::Create({.url = "https://h/"}).error().message ==
+        "tokenizer: url is \"https://h\", expected http://host[:port][/path]");
+  CHECK(RemoteTokenizer::Create({.url = "http://h", .reply_timeout = std::chrono::milliseconds(0)}).error().message ==
+        "tokenizer: reply_timeout is 0 ms, expected 1 to 3600000");
+  CHECK(RemoteTokenizer::Create({.url = "http://h", .model = "\xff"}).error().message ==
+        "tokenizer: model is \"\\xff\", expected UTF-8");
+}
+
+}  // namespace
+}  // namespace kvwire::engine
