@@ -248,6 +248,8 @@ void ServeOptions::AddHttpFlags(CLI::App& command) {
   command.add_flag(
       "--dev", settings_.dev,
       "Open /kv/state, /kv/lookup, /dev/... and a page at /: whoever reaches them reads and breaks the stream");
+  AddCount(command, "--instances", &settings_.instances, {1, 1000},
+           "Engines in this process, each with ports of its own: HTTP port + index, event ports + index x ranks");
   command.add_option("--faults", faults_, "Break the streams on purpose: a fault script, or a file of one");
   AddSeconds(command, "--shutdown-timeout", &shutdown_seconds_, "What running requests get to finish at the end");
 }

@@ -25,6 +25,7 @@ struct ServeSettings {
   RoutesConfig routes;    // the version is left to the command
   std::string tokenizer;  // address of a tokenizer; empty: bytes
   std::chrono::milliseconds shutdown_timeout{5000};
+  std::uint32_t instances = 1;
   bool dev = false;                                 // open what DevRoutes has
   std::shared_ptr<const FaultScript> fault_script;  // null: none
   std::vector<std::string> notes;                   // what the user should know about the flags, a line each

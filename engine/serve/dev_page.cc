@@ -82,16 +82,19 @@ function show(events) {
 }
 async function look() {
   try {
-    const pool = await get('/dev/pool?rank=' + rank);
-    if ($('rank').childElementCount !== pool.num_ranks) {
-      $('rank').replaceChildren(...Array.from({length: pool.num_ranks}, (_, i) => new Option(i, i)));
+    const asked = rank, pool = await get('/dev/pool?rank=' + asked);
+    const news = await get(`/dev/events?rank=${asked}&after=${last}`);
+    if (asked === rank) {  // else another one was chosen meanwhile
+      if ($('rank').childElementCount !== pool.num_ranks) {
+        $('rank').replaceChildren(...Array.from({length: pool.num_ranks}, (_, i) => new Option(i, i)));
+      }
+      next = pool.next_batch;
+      const cached = [...pool.blocks].filter(b => b === 'c' || b === 'h').length;
+      $('status').textContent = `${cached} of ${pool.blocks.length} blocks cached, ${pool.running} running, ` +
+        `${pool.waiting} waiting${pool.asleep ? ', asleep' : ''}, next batch ${next}`;
+      draw(pool.blocks);
+      show(news.events);
     }
-    next = pool.next_batch;
-    const cached = [...pool.blocks].filter(b => b === 'c' || b === 'h').length;
-    $('status').textContent = `${cached} of ${pool.num_blocks - 1} blocks cached, ${pool.running} running, ` +
-      `${pool.waiting} waiting${pool.asleep ? ', asleep' : ''}, next batch ${next}`;
-    draw(pool.blocks);
-    show((await get(`/dev/events?rank=${rank}&after=${last}`)).events);
   } catch (error) {
     $('status').textContent = 'no answer: ' + error.message;
   }

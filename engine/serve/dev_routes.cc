@@ -45,6 +45,26 @@ ApiResult<std::uint64_t> NumberOf(const HttpRequest& request, std::string_view n
       std::string(name), fmt::format("{} is \"{}\", expected a number from 0 to {}", name, ShortText(*text), most)));
 }
 
+// The fault of {"now": {...}}: of a kind that needs no number, without one.
+ApiResult<Fault> FaultNow(const nlohmann::json& body, FieldReader* reader) {
+  for (const auto& [key, value] : body.items()) {
+    if (key != "now") reader->Refuse(key, value, "nothing but rank beside now");
+  }
+  nlohmann::json fault = body["now"];
+  for (const char* const key : {"at", "every", "probability", "count"}) {
+    if (!fault.is_object() || !fault.contains(key)) continue;
+    reader->Refuse(fmt::format("now.{}", key), fault[key], "no number, as it happens now");
+  }
+  if (reader->error()) return tl::unexpected(*reader->error());
+  if (fault.is_object()) fault["at"] = 0;
+  const Result<FaultScript> script = FaultScript::FromJson(nlohmann::json{{"faults", {std::move(fault)}}}.dump());
+  if (script) return script->faults.front();
+  constexpr std::string_view kInScript = "faults[0]";
+  std::string message = script.error().message;
+  if (message.starts_with(kInScript)) message.replace(0, kInScript.size(), "now");
+  return tl::unexpected(BadRequest("now", std::move(message)));
+}
+
 Json AsJson(const PromptLookup& lookup) {
   Json blocks = Json::array();
   for (const BlockLookup& block : lookup.blocks) {
@@ -193,17 +213,14 @@ ApiResult<std::string> DevRoutes::Faults(const HttpRequest& request) {
   const std::optional<std::uint32_t> rank = reader.Integer("rank", 0, instance_->num_ranks() - 1);
   if (reader.error()) return tl::unexpected(*reader.error());
   body->erase("rank");
-  if (const nlohmann::json* const now = reader.Given("now")) {
-    // One that happens now is one that needs no number.
-    nlohmann::json fault = *now;
-    if (fault.is_object()) fault["at"] = 0;
-    const Result<FaultScript> script = FaultScript::FromJson(nlohmann::json{{"faults", {fault}}}.dump());
-    if (!script) return tl::unexpected(BadRequest("now", script.error().message));
-    if (const Status done = ExecuteNow(script->faults.front(), rank.value_or(0)); !done) {
+  if (reader.Given("now") != nullptr) {
+    const ApiResult<Fault> fault = FaultNow(*body, &reader);
+    if (!fault) return tl::unexpected(fault.error());
+    if (const Status done = ExecuteNow(*fault, rank.value_or(0)); !done) {
       return tl::unexpected(done.error().code == ErrorCode::kInvalidArgument ? BadRequest("now", done.error().message)
                                                                              : Unavailable(done.error().message));
     }
-    return Text({{"done", ToString(script->faults.front().kind)}});
+    return Text({{"done", ToString(fault->kind)}});
   }
   const Result<FaultScript> script = FaultScript::FromJson(body->dump());
   if (!script) return tl::unexpected(BadRequest("faults", script.error().message));
@@ -218,7 +235,13 @@ Status DevRoutes::ExecuteNow(const Fault& fault, std::uint32_t rank) {
     case FaultKind::kEvict: {
       const auto evicted = instance_->Evict(rank, fault.block.ToHex());
       if (!evicted) return tl::unexpected<Error>(evicted.error());
-      if (*evicted == 0) return MakeError(ErrorCode::kInvalidArgument, "block: it is not in the prefix cache");
+      if (*evicted == 0) {
+        return MakeError(
+            ErrorCode::kInvalidArgument,
+            fmt::format("now.block: \"{}\" is not in the prefix cache; allowed: a block of /kv/lookup with "
+                        "copies, or of /kv/state",
+                        fault.block.ToHex()));
+      }
       return {};
     }
     case FaultKind::kPreempt: {
@@ -238,7 +261,8 @@ Status DevRoutes::ExecuteNow(const Fault& fault, std::uint32_t rank) {
       break;
   }
   return MakeError(ErrorCode::kInvalidArgument,
-                   fmt::format("kind: \"{}\" happens to a batch; give its number in a script, \"at\" or \"every\"",
+                   fmt::format("now.kind: \"{}\" happens to a batch, give its number in a script; allowed: \"evict\", "
+                               "\"preempt\", \"reset\" or \"restart\"",
                                ToString(fault.kind)));
 }
 

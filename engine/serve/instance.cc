@@ -443,7 +443,7 @@ Instance::Instance(InstanceConfig config, BlockHasher hasher)
 Instance::~Instance() { Shutdown(std::chrono::milliseconds(2000)); }
 
 Result<std::unique_ptr<Instance>> Instance::Create(InstanceConfig config, EgressThread* egress,
-                                                   std::shared_ptr<ZmqContext> context) {
+                                                   const std::shared_ptr<ZmqContext>& context) {
   if (config.data_parallel_size == 0) {
     return MakeError(ErrorCode::kInvalidArgument, "data_parallel_size: 0; allowed: 1 or more");
   }

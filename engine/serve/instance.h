@@ -71,7 +71,7 @@ struct RestartOptions {
 class Instance {
  public:
   static Result<std::unique_ptr<Instance>> Create(InstanceConfig config, EgressThread* egress,
-                                                  std::shared_ptr<ZmqContext> context = ZmqContext::Shared());
+                                                  const std::shared_ptr<ZmqContext>& context = ZmqContext::Shared());
   // Shutdown with a deadline of two seconds.
   ~Instance();
   Instance(const Instance&) = delete;

@@ -72,8 +72,10 @@ int EventStream::DoWork(MonotonicNanos now) {
   LookAtPeers();
   // Live first: what waits there can be lost, the replay cannot.
   while (work < kSlice && TakeLive()) ++work;
-  // With nothing left to read, what comes from now on was sent after the last change of the connection.
-  if (question_due_ && work < kSlice && !replay_->active()) {
+  // With nothing left to read, what comes from now on was sent after the last change of the connection: after an
+  // interruption nothing older may be taken for new.
+  const bool drained = work < kSlice;
+  if (question_due_ && (drained || !interrupted_) && !replay_->active()) {
     question_due_ = false;
     if (!Away()) Ask();  // else the sink knows of the interruption
     ++work;
@@ -97,7 +99,8 @@ int EventStream::DoWork(MonotonicNanos now) {
 
 void EventStream::Finish() {
   stopping_ = true;
-  question_due_ = false;
+  const bool never_asked = std::exchange(question_due_, false) && !Away();
+  if (never_asked && !asking_) sink_->OnContinuity(Continuity::kUnconfirmed);
   if (asking_) {
     EndQuestion(ReplayClient::Outcome::kFailed);
   } else if (replay_ && replay_->active()) {

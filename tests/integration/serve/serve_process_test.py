@@ -210,6 +210,32 @@ class ServeTest(unittest.TestCase):
             self.assertEqual([(str(source["data_parallel_rank"]), source["endpoint"], source["replay_endpoint"], source["topic"])
                               for source in listed], server.sources)
 
+    def test_fleet(self):
+        process = subprocess.Popen(command("--port", "0", "--instances", "3", "--data-parallel-size", "2"), stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+        events, ports = [], []
+        for line in process.stdout:
+            if line.startswith("events of rank"):
+                events += re.findall(r"tcp://\S+?(?=[, ])", line)
+            elif line.startswith("serving on "):
+                ports.append(int(line.rsplit(":", 1)[1]))
+            elif "engines started" in line:
+                self.assertRegex(line, r"^3 engines started in [\d.]+ s; [\d.]+ MB of memory each\n$")
+                break
+        self.assertEqual(len(set(events)), 3 * 2 * 2)
+        self.assertEqual(len(set(ports)), 3)
+        hits = []
+        for port in (ports[0], ports[0], ports[1]):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WATCHDOG)
+            with contextlib.closing(connection):
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 1}), {"X-data-parallel-rank": "1"})
+                usage = json.loads(connection.getresponse().read())["usage"]
+                hits.append(usage["prompt_tokens_details"]["cached_tokens"])
+        self.assertEqual(hits, [0, 48, 0])
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(WATCHDOG), 0)
+        process.stdout.close()
+
     def test_end_with_running_requests(self):
         """SIGTERM lets running requests finish, answers no new ones, and publishes what was announced"""
         with Server("--port", "0", "--decode-us-per-request", "20000") as server:

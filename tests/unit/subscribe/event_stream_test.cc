@@ -409,6 +409,21 @@ TEST_CASE("Confirm brings a lost end, and says whether the publisher answers") {
   CHECK_FALSE(rig.stream->recovering());
 }
 
+TEST_CASE("a question is asked also while the stream is busy, and one that was never asked is not confirmed") {
+  WatchedRig rig(3);
+  rig.stream->Confirm();
+  SUBCASE("busy") {
+    for (SequenceNumber i = 3; i < 203; ++i) rig.live->inbox.push_back(Live(i));
+    rig.stream->DoWork(0);
+    CHECK_FALSE(rig.live->inbox.empty());
+    CHECK(rig.attempts.size() == 2);
+  }
+  SUBCASE("never asked") {
+    rig.stream->Finish();
+    CHECK(rig.sink.Take() == Lines{"unconfirmed"});
+  }
+}
+
 TEST_CASE("after a lost connection nothing is applied before the publisher's life is known") {
   WatchedRig rig(3);
   rig.Disconnect();
