@@ -2,6 +2,8 @@
 #include "engine/engine_core.h"
 
 #include <optional>
+#include <random>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -75,6 +77,11 @@ Status CheckMemory(const scheduler::SchedulerConfig& config) {
                   config.num_blocks, config.block_size, needed / kGiB, present / kGiB));
 }
 
+std::string RandomName() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<EngineCore>> EngineCore::Create(EngineConfig config, BlockHasher hasher,
@@ -99,7 +106,8 @@ EngineCore::EngineCore(EngineConfig config, std::unique_ptr<PublishProbe> probe,
     : config_(std::move(config)),
       probe_(std::move(probe)),
       runner_(std::move(runner)),
-      scheduler_(std::move(scheduler)) {}
+      scheduler_(std::move(scheduler)),
+      life_(RandomName()) {}
 
 EngineCore::~EngineCore() = default;
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/simulated_runner.h"
@@ -91,6 +92,8 @@ class EngineCore {
   // The number that the next batch gets.
   std::uint64_t next_batch() const noexcept { return config_.first_batch + batches_published(); }
   StepTimes times() const noexcept;
+  // A text that no other engine has, whatever process it is in.
+  const std::string& life() const noexcept { return life_; }
   const scheduler::Scheduler& scheduler() const noexcept { return *scheduler_; }
 
  private:
@@ -107,6 +110,7 @@ class EngineCore {
   const std::unique_ptr<scheduler::Scheduler> scheduler_;
   StepTimes times_;
   bool asleep_ = false;
+  const std::string life_;
 };
 
 }  // namespace kvwire::engine

@@ -27,11 +27,13 @@ Result<EngineTruth> ParseTruth(const std::string& body) {
   EngineTruth truth;
   if (json.contains("batch") && json["batch"].is_number_unsigned()) truth.batch = json["batch"].get<SequenceNumber>();
   truth.digest = json["digest"].get<std::string>();
+  if (json.contains("life") && json["life"].is_string()) truth.life = json["life"].get<std::string>();
   if (!json.contains("blocks")) return truth;
   if (!json["blocks"].is_array()) return malformed();
+  truth.blocks.emplace();
   for (const auto& line : json["blocks"]) {
     if (!line.is_string()) return malformed();
-    truth.blocks.push_back(line.get<std::string>());
+    truth.blocks->push_back(line.get<std::string>());
   }
   return truth;
 }
@@ -125,7 +127,10 @@ void AgainstEngine::OnApplied(SequenceNumber number) {
   if (remembered_.size() > kRemembered) remembered_.pop_front();
 }
 
-void AgainstEngine::OnRestart() { remembered_.clear(); }
+void AgainstEngine::OnRestart() {
+  remembered_.clear();
+  heard_restart_ = true;
+}
 
 std::optional<AgainstEngine::Disagreement> AgainstEngine::DoWork(MonotonicNanos now) {
   if (auto answer = client_->TryTake()) {
@@ -164,20 +169,28 @@ std::optional<AgainstEngine::Disagreement> AgainstEngine::Compare() {
     ++counts_.missed;
     return std::nullopt;
   }
-  // The set itself is only known as of now.
-  const bool has_blocks = wants_blocks_ && found + 1 == remembered_.end();
-  if (found->digest == truth.digest) {
-    ++counts_.agreed;
-    if (has_blocks) wants_blocks_ = false;
+  if (compared_life_ && truth.life != *compared_life_ && !heard_restart_) {
+    // Numbers of two lives say nothing about each other; the stream may still hear of the new one.
+    ++counts_.missed;
+    counts_.other_life = true;
     return std::nullopt;
   }
+  compared_life_ = truth.life;
+  heard_restart_ = counts_.other_life = false;
+  if (found->digest == truth.digest) {
+    ++counts_.agreed;
+    if (truth.blocks) wants_blocks_ = false;
+    return std::nullopt;
+  }
+  // Our own set is only known as of now.
+  const bool has_blocks = truth.blocks && found + 1 == remembered_.end();
   ++counts_.disagreed;
   Disagreement disagreement{number, fmt::format("after message {} the engine holds {}, the stream says {}", number,
                                                 EscapeText(truth.digest), found->digest)};
   if (has_blocks) {
     wants_blocks_ = false;
     explained_ = true;
-    disagreement.what += "; first difference: " + FirstDifference(truth);
+    disagreement.what += "; first difference: " + FirstDifference(*truth.blocks);
     return disagreement;
   }
   if (explained_) return std::nullopt;
@@ -189,12 +202,12 @@ std::optional<AgainstEngine::Disagreement> AgainstEngine::Compare() {
   return disagreement;
 }
 
-std::string AgainstEngine::FirstDifference(const EngineTruth& truth) const {
+std::string AgainstEngine::FirstDifference(const std::vector<std::string>& blocks) const {
   std::vector<std::string> ours;
   held_->Dump([&ours](std::string_view line) { ours.emplace_back(line); });
-  const auto [mine, theirs] = std::mismatch(ours.begin(), ours.end(), truth.blocks.begin(), truth.blocks.end());
-  if (mine == ours.end() && theirs == truth.blocks.end()) return "none: the sets are equal";
-  if (mine == ours.end() || (theirs != truth.blocks.end() && *theirs < *mine)) {
+  const auto [mine, theirs] = std::mismatch(ours.begin(), ours.end(), blocks.begin(), blocks.end());
+  if (mine == ours.end() && theirs == blocks.end()) return "none: the sets are equal";
+  if (mine == ours.end() || (theirs != blocks.end() && *theirs < *mine)) {
     return fmt::format("the engine holds {}, the stream does not", EscapeText(*theirs));
   }
   return fmt::format("the stream holds {}, the engine does not", *mine);

@@ -22,8 +22,9 @@ namespace kvwire::engine {
 // What an engine says of itself (GET /kv/state): what it holds as of a message's number.
 struct EngineTruth {
   std::optional<SequenceNumber> batch;
+  std::string life;  // another one after a restart; empty: the engine does not say
   std::string digest;
-  std::vector<std::string> blocks;  // lines as HeldBlocks::Dump writes them, if asked for
+  std::optional<std::vector<std::string>> blocks;  // lines as HeldBlocks::Dump writes them, if asked for
 };
 
 // Asks an engine for its state, on a thread of its own, one question at a time.
@@ -85,7 +86,8 @@ class AgainstEngine {
     std::uint64_t disagreed = 0;
     std::uint64_t missed = 0;  // the answer was about a number that is no longer remembered
     std::uint64_t unanswered = 0;
-    std::string problem;  // why the last one was
+    std::string problem;      // why the last one was
+    bool other_life = false;  // the engine has begun anew, and the stream does not say so
   };
 
   AgainstEngine(std::unique_ptr<TruthClient> client, const HeldBlocks* held);
@@ -111,13 +113,15 @@ class AgainstEngine {
   };
 
   std::optional<Disagreement> Compare();
-  std::string FirstDifference(const EngineTruth& truth) const;
+  std::string FirstDifference(const std::vector<std::string>& theirs) const;
 
   const std::unique_ptr<TruthClient> client_;
   const HeldBlocks* const held_;
   std::deque<Remembered> remembered_;   // ascending
   std::optional<EngineTruth> pending_;  // until the stream has come as far
   MonotonicNanos next_question_ = 0;
+  std::optional<std::string> compared_life_;
+  bool heard_restart_ = false;  // since the last comparison
   bool wants_blocks_ = false;
   bool explained_ = false;
   bool finishing_ = false;

@@ -117,6 +117,7 @@ ApiResult<std::string> DevRoutes::State(const HttpRequest& request) {
   const auto state = TakeKVState(*instance_, *rank, *blocks == 1 ? KVStateDetail::kBlocks : KVStateDetail::kDigest);
   if (!state) return tl::unexpected(Stopped());
   Json json{{"data_parallel_rank", state->rank},
+            {"life", state->life},
             {"batch", OrNull(state->batch)},
             {"digest", state->digest},
             {"num_blocks", state->num_blocks}};

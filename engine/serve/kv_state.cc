@@ -21,6 +21,7 @@ std::optional<KVState> TakeKVState(Instance& instance, std::uint32_t rank, KVSta
   state.rank = rank;
   const bool ran = instance.Call(rank, [&](EngineCore& core) {
     const scheduler::BlockPool& pool = core.scheduler().pool();
+    state.life = core.life();
     state.batch = LastBatch(core);
     state.digest = pool.digest().ToString();
     for (const StateDigest::Entry& entry : pool.digest().entries()) state.num_blocks += entry.count;

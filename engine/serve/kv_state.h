@@ -14,6 +14,7 @@ namespace kvwire::engine {
 // What a rank's stream has said so far, taken from the pool itself between two steps.
 struct KVState {
   std::uint32_t rank = 0;
+  std::string life;                    // another text after every restart of the rank or the process
   std::optional<std::uint64_t> batch;  // number of the last batch that the state contains; none: nothing was published
   std::string digest;                  // StateDigest::ToString
   std::uint64_t num_blocks = 0;        // over all groups and media

@@ -48,8 +48,13 @@ class FakeEngine {
     held.Dump([&lines](std::string_view line) { lines.emplace_back(line); });
     const std::lock_guard<std::mutex> lock(mutex_);
     body_ = {{"batch", batch ? nlohmann::json(*batch) : nlohmann::json(nullptr)},
+             {"life", life_},
              {"digest", held.digest().ToString()},
              {"blocks", lines}};
+  }
+  void BeginAnew() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    life_ += "'";
   }
   void SayRaw(std::string raw, int status = 200) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -62,6 +67,7 @@ class FakeEngine {
   httplib::Server server_;
   int port_ = 0;
   std::mutex mutex_;
+  std::string life_ = "a";
   nlohmann::json body_;
   std::string raw_;
   int status_ = 200;
@@ -148,6 +154,27 @@ TEST_CASE("the last comparison is of the whole set") {
   CHECK_FALSE(bench.against->finished());
   CHECK(bench.Until([&] { return bench.against->finished(); }));
   CHECK(bench.against->counts().agreed >= 1);
+}
+
+TEST_CASE("an engine that began anew is not compared before the stream has heard of it") {
+  Bench bench;
+  bench.Apply(0, 1);
+  bench.said.Add(bench.said_shelf, 1);
+  bench.engine.Say(0, bench.said);
+  REQUIRE(bench.Until([&] { return bench.against->counts().agreed > 0; }));
+  bench.engine.BeginAnew();
+  HeldBlocks other;
+  other.Add(other.ShelfOf(0, "GPU"), 9);
+  bench.engine.Say(0, other);
+  REQUIRE(bench.Until([&] { return bench.against->counts().missed > 1; }));
+  CHECK(bench.against->counts().other_life);
+  CHECK(bench.disagreements.empty());
+  bench.held.Clear();
+  bench.against->OnRestart();
+  bench.Apply(0, 9);
+  const std::uint64_t before = bench.against->counts().agreed;
+  CHECK(bench.Until([&] { return bench.against->counts().agreed > before; }));
+  CHECK_FALSE(bench.against->counts().other_life);
 }
 
 TEST_CASE("an engine that does not answer, or not with a state, is counted with the reason") {

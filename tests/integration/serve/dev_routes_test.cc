@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serve/dev_routes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/serve/dev_page.h"
+#include "engine/serve/event_log.h"
+#include "kv_events/subscribe/held_blocks.h"
+#include "kv_events/wire/decoder.h"
+#include "tests/integration/serve/server_bench.h"
+
+namespace kvwire::test {
+namespace {
+
+using engine::DevRoutes;
+using engine::EventLog;
+using nlohmann::json;
+
+constexpr const char* kPrompt = "a prompt of 23 letters.";  // five full blocks of four
+constexpr const char* kPaths[] = {"/", "/kv/state", "/dev/pool", "/dev/events", "/dev/faults"};
+
+// A server as with --dev: the developer's paths on a port of their own, beside those of the bench, of one engine.
+class DevBench {
+ public:
+  explicit DevBench(std::uint32_t ranks = 1) : DevBench(SmallInstance(ranks)) {}
+  explicit DevBench(engine::InstanceConfig config)
+      : logs_(config.data_parallel_size), bench_(Observed(std::move(config), &logs_)) {
+    auto server = engine::HttpServer::Create({});
+    REQUIRE_MESSAGE(server.has_value(), server.error().message);
+    http_ = *std::move(server);
+    routes_.Install(http_.get());
+    REQUIRE(http_->Start().has_value());
+  }
+  ~DevBench() { http_->Stop(); }
+
+  httplib::Result Get(const std::string& path) const { return Client()->Get(path); }
+  httplib::Result Post(const std::string& path, const std::string& body) const {
+    return Client()->Post(path, body, "application/json");
+  }
+
+  // The answer to a request that must be fine.
+  json Ask(const std::string& path) const { return Parsed(Get(path)); }
+  json Tell(const std::string& path, const json& body) const { return Parsed(Post(path, body.dump())); }
+
+  // The error of one that must not be, with status 400.
+  static json Refusal(const httplib::Result& result) {
+    json error = ErrorOf(result);
+    CHECK(error["code"] == 400);
+    CHECK(error["type"] == "BadRequestError");
+    return error;
+  }
+  json RefusedFault(const json& body) const { return Refusal(Post("/dev/faults", body.dump())); }
+
+  void Complete(const std::string& prompt, std::uint32_t rank = 0) const {
+    const auto result = bench_.Post("/v1/completions", {{"prompt", prompt}, {"max_tokens", 4}},
+                                    {{"X-data-parallel-rank", std::to_string(rank)}});
+    REQUIRE(result);
+    REQUIRE_MESSAGE(result->status == 200, result->body);
+  }
+
+  // What a rank's stream says up to and with message `number`; nothing if that does not come in time.
+  std::optional<HeldBlocks> HeldAt(std::uint64_t number, std::uint32_t rank = 0) const {
+    std::optional<HeldBlocks> held;
+    Eventually([&] {
+      const auto dealer = ConnectTo(context_, LinkKind::kDealer, *bench_.instance().sources().at(rank).replay_endpoint);
+      REQUIRE(test::Ask(dealer.get(), 0) == SendResult::kSent);
+      HeldBlocks blocks;
+      bool complete = false;
+      for (const Replayed& message : ReadReplay(dealer.get())) {
+        if (message.end || message.number > number) continue;
+        const auto decoded = DecodeBatch(message.payload);
+        REQUIRE(decoded.has_value());
+        CHECK(blocks.Apply(decoded->batch) == 0);
+        complete = message.number == number;
+      }
+      if (complete) held = std::move(blocks);
+      return complete;
+    });
+    return held;
+  }
+
+  engine::Instance& instance() const { return bench_.instance(); }
+
+ private:
+  static engine::InstanceConfig Observed(engine::InstanceConfig config, std::deque<EventLog>* logs) {
+    config.observe_batch = [logs](std::uint32_t rank, std::uint64_t number, const KVEventBatch& batch) {
+      (*logs)[rank].Record(number, batch);
+    };
+    return config;
+  }
+  static json Parsed(const httplib::Result& result) {
+    REQUIRE(result);
+    CAPTURE(result->body);
+    REQUIRE(result->status == 200);
+    CHECK(result->get_header_value("Content-Type") == "application/json");
+    json body = json::parse(result->body, nullptr, false);
+    REQUIRE(body.is_object());
+    return body;
+  }
+  std::unique_ptr<httplib::Client> Client() const {
+    auto client = std::make_unique<httplib::Client>("127.0.0.1", http_->port());
+    client->set_read_timeout(std::chrono::seconds(20));
+    return client;
+  }
+
+  const std::shared_ptr<ZmqContext> context_ = ZmqContext::Create();
+  std::deque<EventLog> logs_;
+  ServerBench bench_;
+  const engine::ByteTokenizer tokenizer_;
+  DevRoutes routes_{&bench_.instance(), &logs_, &tokenizer_};
+  std::unique_ptr<engine::HttpServer> http_;
+};
+
+std::vector<std::string> Lines(const HeldBlocks& held) {
+  std::vector<std::string> lines;
+  held.Dump([&lines](std::string_view line) { lines.emplace_back(line); });
+  return lines;
+}
+
+bool Contains(const json& text, std::string_view part) {
+  return text.get<std::string>().find(part) != std::string::npos;
+}
+
+std::size_t Letters(const json& pool, std::string_view which) {
+  const std::string blocks = pool["blocks"];
+  return static_cast<std::size_t>(std::count_if(
+      blocks.begin(), blocks.end(), [which](char letter) { return which.find(letter) != std::string_view::npos; }));
+}
+
+TEST_CASE("the developer's paths are not there without --dev") {
+  const ServerBench bench;
+  for (const char* const path : kPaths) {
+    CAPTURE(path);
+    CHECK(ErrorOf(bench.Get(path))["code"] == 404);
+  }
+  for (const char* const path : {"/kv/lookup", "/dev/faults"}) {
+    CAPTURE(path);
+    CHECK(ErrorOf(bench.Post(path, json::object()))["code"] == 404);
+  }
+}
+
+TEST_CASE("/ is the page") {
+  const DevBench dev;
+  const auto page = dev.Get("/");
+  REQUIRE(page);
+  CHECK(page->status == 200);
+  CHECK(page->get_header_value("Content-Type") == "text/html; charset=utf-8");
+  CHECK(page->body == engine::DevPage());
+  for (const char* const path : {"/dev/pool", "/dev/events", "/dev/faults", "/reset_prefix_cache"}) {
+    CHECK(Contains(page->body, path));
+  }
+}
+
+TEST_CASE("the state of an engine that published nothing has no batch and no blocks") {
+  const DevBench dev;
+  const json state = dev.Ask("/kv/state");
+  CHECK(state["data_parallel_rank"] == 0);
+  CHECK(state["batch"].is_null());
+  CHECK(state["num_blocks"] == 0);
+  CHECK(state["blocks"] == json::array());
+  CHECK(state["digest"] == HeldBlocks().digest().ToString());
+}
+
+TEST_CASE("the state equals what the stream says up to the same number, on every rank") {
+  const DevBench dev(2);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    for (int i = 0; i < 8; ++i) {
+      // A hundred blocks are full after a few of these: there are evictions.
+      dev.Complete(std::string(80, static_cast<char>('a' + i + static_cast<int>(rank))) + kPrompt, rank);
+      const json state = dev.Ask(fmt::format("/kv/state?rank={}&blocks=1", rank));
+      CAPTURE(state.dump());
+      CHECK(state["data_parallel_rank"] == rank);
+      REQUIRE(state["batch"].is_number_unsigned());
+      const auto held = dev.HeldAt(state["batch"], rank);
+      REQUIRE(held.has_value());
+      CHECK(held->size() > 0);
+      CHECK(state["digest"] == held->digest().ToString());
+      CHECK(state["num_blocks"] == held->size());
+      CHECK(state["blocks"] == json(Lines(*held)));
+      const json brief = dev.Ask(fmt::format("/kv/state?rank={}&blocks=0", rank));
+      CHECK_FALSE(brief.contains("blocks"));
+      CHECK(brief["digest"] == state["digest"]);
+      CHECK(brief["batch"] == state["batch"]);
+      CHECK(brief["num_blocks"] == state["num_blocks"]);
+    }
+  }
+  CHECK(dev.Ask("/kv/state?rank=0")["digest"] != dev.Ask("/kv/state?rank=1")["digest"]);
+}
+
+TEST_CASE("a query that is not allowed is refused with its name, its value and what is allowed") {
+  const DevBench dev(2);
+  struct Bad {
+    std::string path;
+    std::string param;
+    std::string value;
+    std::string allowed;
+  };
+  for (const Bad& bad : {Bad{"/kv/state?rank=2", "rank", "\"2\"", "0 to 1"},
+                         {"/kv/state?rank=-1", "rank", "\"-1\"", "0 to 1"},
+                         {"/kv/state?rank=", "rank", "\"\"", "0 to 1"},
+                         {"/kv/state?rank=1x", "rank", "\"1x\"", "0 to 1"},
+                         {"/kv/state?rank=18446744073709551616", "rank", "\"18446744073709551616\"", "0 to 1"},
+                         {"/kv/state?blocks=2", "blocks", "\"2\"", "0 to 1"},
+                         {"/kv/state?blocks=true", "blocks", "\"true\"", "0 to 1"},
+                         {"/dev/pool?rank=2", "rank", "\"2\"", "0 to 1"},
+                         {"/dev/events?rank=2", "rank", "\"2\"", "0 to 1"},
+                         {"/dev/events?after=x", "after", "\"x\"", "0 to 18446744073709551615"},
+                         {"/dev/faults?rank=2", "rank", "\"2\"", "0 to 1"}}) {
+    CAPTURE(bad.path);
+    const json error = DevBench::Refusal(dev.Get(bad.path));
+    CHECK(error["param"] == bad.param);
+    CHECK(Contains(error["message"], bad.param));
+    CHECK(Contains(error["message"], bad.value));
+    CHECK(Contains(error["message"], bad.allowed));
+  }
+}
+
+TEST_CASE("a lookup counts the blocks from the prompt's beginning that are held, for texts and for tokens") {
+  const DevBench dev(2);
+  json tokens = json::array();
+  for (const char letter : std::string(kPrompt)) tokens.push_back(static_cast<int>(letter));
+  for (const json& prompt : {json(kPrompt), tokens}) {
+    const json before = dev.Tell("/kv/lookup", {{"prompt", prompt}});
+    CHECK(before["num_tokens"] == 23);
+    CHECK(before["block_size"] == 4);
+    REQUIRE(before["ranks"].size() == 2);
+    for (const json& rank : before["ranks"]) {
+      CHECK(rank["held_prefix_blocks"] == 0);
+      CHECK(rank["batch"].is_null() == (prompt.is_string() || rank["data_parallel_rank"] == 0));
+      REQUIRE(rank["blocks"].size() == 5);
+      for (const json& block : rank["blocks"]) {
+        CHECK(block["copies"] == 0);
+        CHECK(block["announced"] == false);
+        CHECK(block["hash"].get<std::string>().size() == 64);
+      }
+    }
+    dev.Complete(kPrompt, 1);
+    const json after = dev.Tell("/kv/lookup", {{"prompt", prompt}});
+    CHECK(after["ranks"][0]["held_prefix_blocks"] == 0);
+    CHECK(after["ranks"][1]["held_prefix_blocks"] == 5);
+    CHECK(after["ranks"][1]["batch"].is_number_unsigned());
+    for (const json& block : after["ranks"][1]["blocks"]) {
+      CHECK(block["copies"] == 1);
+      CHECK(block["announced"] == true);
+    }
+    // Equal beginnings are held as far as they are equal.
+    CHECK(dev.Tell("/kv/lookup", {{"prompt", "a prompt of 9 lines"}})["ranks"][1]["held_prefix_blocks"] == 3);
+    // Another tenant's blocks are others.
+    const json salted = dev.Tell("/kv/lookup", {{"prompt", prompt}, {"cache_salt", "x"}});
+    CHECK(salted["ranks"][1]["held_prefix_blocks"] == 0);
+    CHECK(salted["ranks"][1]["blocks"][0]["hash"] != after["ranks"][1]["blocks"][0]["hash"]);
+    CHECK(dev.Tell("/dev/faults", {{"rank", 1}, {"now", {{"kind", "reset"}}}}) == json{{"done", "reset"}});
+    CHECK(dev.Tell("/kv/lookup", {{"prompt", prompt}})["ranks"][1]["held_prefix_blocks"] == 0);
+  }
+  CHECK(dev.Tell("/kv/lookup", {{"prompt", "abc"}})["ranks"][0]["blocks"].empty());
+}
+
+TEST_CASE("a lookup ends at the first block that is not held") {
+  const DevBench dev;
+  dev.Complete(kPrompt);
+  const json all = dev.Tell("/kv/lookup", {{"prompt", kPrompt}})["ranks"][0];
+  REQUIRE(all["held_prefix_blocks"] == 5);
+  dev.Tell("/dev/faults", {{"now", {{"kind", "evict"}, {"block", all["blocks"][2]["hash"]}}}});
+  const json holed = dev.Tell("/kv/lookup", {{"prompt", kPrompt}})["ranks"][0];
+  CHECK(holed["held_prefix_blocks"] == 2);
+  CHECK(holed["blocks"][2]["copies"] == 0);
+  CHECK(holed["blocks"][2]["announced"] == false);
+  CHECK(holed["blocks"][3]["copies"] == 1);
+}
+
+TEST_CASE("a lookup of anything else than a prompt is refused with the field's name") {
+  const DevBench dev;
+  struct Bad {
+    std::string body;
+    json param;
+  };
+  for (const Bad& bad : {Bad{"{}", "prompt"},
+                         {R"({"prompt": 7})", "prompt"},
+                         {R"({"prompt": [1, -1]})", "prompt[1]"},
+                         {R"({"prompt": "a", "cache_salt": 1})", "cache_salt"},
+                         {"[]", nullptr},
+                         {"", nullptr},
+                         {"{", nullptr}}) {
+    CAPTURE(bad.body);
+    CHECK(DevBench::Refusal(dev.Post("/kv/lookup", bad.body))["param"] == bad.param);
+  }
+}
+
+TEST_CASE("the pool has a letter for every block but the null block") {
+  const DevBench dev;
+  const json fresh = dev.Ask("/dev/pool");
+  CHECK(fresh["data_parallel_rank"] == 0);
+  CHECK(fresh["num_ranks"] == 1);
+  CHECK(fresh["num_blocks"] == 100);
+  CHECK(fresh["next_batch"] == 0);
+  CHECK(fresh["running"] == 0);
+  CHECK(fresh["waiting"] == 0);
+  CHECK(fresh["asleep"] == false);
+  CHECK(fresh["blocks"] == std::string(99, 'f'));
+  dev.Complete(kPrompt);
+  const json used = dev.Ask("/dev/pool");
+  CHECK(used["blocks"].get<std::string>().size() == 99);
+  // Five of the prompt, one of the prompt's rest and the output; nobody uses them any more.
+  CHECK(Letters(used, "c") == dev.Ask("/kv/state")["num_blocks"]);
+  CHECK(Letters(used, "cf") == 99);
+  CHECK(used["next_batch"].get<std::uint64_t>() == dev.Ask("/kv/state")["batch"].get<std::uint64_t>() + 1);
+}
+
+TEST_CASE("blocks of a running request are in use, and cached as soon as they are full") {
+  engine::InstanceConfig config = SmallInstance();
+  config.time_model.decode_per_request = std::chrono::milliseconds(20);
+  const DevBench dev(std::move(config));
+  scheduler::NewRequest request;
+  for (TokenId i = 0; i < 23; ++i) request.prompt.push_back(i);
+  request.max_tokens = 300;
+  const auto admission = dev.instance().Submit(std::move(request), 0);
+  REQUIRE(admission.has_value());
+  bool seen = false;
+  Eventually([&] {
+    const json pool = dev.Ask("/dev/pool");
+    seen = seen || (Letters(pool, "h") >= 5 && Letters(pool, "u") >= 1);
+    return seen || pool["running"] == 0;
+  });
+  dev.instance().Abort(*admission);
+  CHECK(seen);
+}
+
+TEST_CASE("the events come as lines, oldest first, each once for who asks after the last one he has") {
+  const DevBench dev(2);
+  CHECK(dev.Ask("/dev/events") == json{{"data_parallel_rank", 0}, {"events", json::array()}});
+  dev.Complete(kPrompt);
+  const json first = dev.Ask("/dev/events")["events"];
+  REQUIRE(first.size() >= 1);
+  std::uint64_t id = 0;
+  for (const json& event : first) {
+    CHECK(event["id"] == ++id);
+    CHECK(event["batch"].is_number_unsigned());
+    CHECK(event["ts"].is_number_float());
+    CHECK(event["text"].get<std::string>().starts_with("BlockStored block_hashes=["));
+  }
+  CHECK(dev.Ask(fmt::format("/dev/events?after={}", id))["events"].empty());
+  dev.Tell("/dev/faults", {{"rank", 0}, {"now", {{"kind", "reset"}}}});
+  const json second = dev.Ask(fmt::format("/dev/events?after={}", id))["events"];
+  REQUIRE(second.size() == 1);
+  CHECK(second[0]["id"] == id + 1);
+  CHECK(second[0]["text"] == "AllBlocksCleared");
+  CHECK(dev.Ask("/dev/events")["events"].size() == id + 1);
+  CHECK(dev.Ask("/dev/events?rank=1")["events"].empty());
+}
+
+TEST_CASE("the hash that an event's line shows first can be evicted by it, as the page does") {
+  const DevBench dev;
+  dev.Complete(kPrompt);
+  const std::string text = dev.Ask("/dev/events")["events"][0]["text"];
+  constexpr std::string_view kBefore = "BlockStored block_hashes=[";
+  REQUIRE(text.starts_with(kBefore));
+  const std::size_t end = text.find_first_not_of("0123456789abcdef", kBefore.size());
+  const std::string block = text.substr(kBefore.size(), end - kBefore.size());
+  const json evict = {{"now", {{"kind", "evict"}, {"block", block}}}};
+  CHECK(dev.Tell("/dev/faults", evict) == json{{"done", "evict"}});
+  CHECK(dev.Ask("/dev/events")["events"].back()["text"].get<std::string>().starts_with("BlockRemoved"));
+  const json state = dev.Ask("/kv/state");
+  const auto held = dev.HeldAt(state["batch"]);
+  REQUIRE(held.has_value());
+  CHECK(state["blocks"] == json(Lines(*held)));
+  // It is gone now.
+  const json error = dev.RefusedFault(evict);
+  CHECK(error["param"] == "now");
+  CHECK(Contains(error["message"], "block"));
+  CHECK(Contains(error["message"], block));
+}
+
+TEST_CASE("a script takes the place of the last one and is answered with itself; the counts say what happened") {
+  const DevBench dev(2);
+  const json counts = dev.Ask("/dev/faults?rank=1");
+  CHECK(counts["data_parallel_rank"] == 1);
+  CHECK(counts["happened"].size() == engine::kNumFaultKinds);
+  for (const auto& [kind, count] : counts["happened"].items()) CHECK(count == 0);
+  const json script = {{"seed", 7}, {"faults", {{{"kind", "overflow"}, {"every", 1}, {"count", 1}}}}};
+  json both = script;
+  both["rank"] = 1;
+  CHECK(dev.Tell("/dev/faults", both) == script);
+  dev.Complete(kPrompt, 0);
+  dev.Complete(kPrompt, 1);
+  CHECK(dev.Ask("/dev/faults?rank=1")["happened"]["overflow"] == 1);
+  CHECK(dev.Ask("/dev/faults?rank=0")["happened"]["overflow"] == 0);
+  // Without a rank: all of them.
+  CHECK(dev.Tell("/dev/faults", {{"faults", {{{"kind", "reset"}, {"every", 1}, {"count", 1}}}}})["faults"].size() == 1);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    dev.Complete("another prompt, of more letters", rank);
+    CHECK(Eventually([&] { return dev.Ask(fmt::format("/dev/faults?rank={}", rank))["happened"]["reset"] == 1; }));
+    CHECK(dev.Ask(fmt::format("/dev/faults?rank={}", rank))["happened"]["overflow"] == rank);
+  }
+  CHECK(dev.Tell("/dev/faults", json::object())["faults"].empty());
+}
+
+TEST_CASE("faults happen now") {
+  const DevBench dev(2);
+  dev.Complete(kPrompt, 1);
+  const auto now = [&dev](json fault) {
+    return dev.Tell("/dev/faults", {{"rank", 1}, {"now", std::move(fault)}})["done"];
+  };
+  const std::uint64_t next = dev.Ask("/dev/pool?rank=1")["next_batch"];
+
+  // Nothing runs: nothing is preempted, nothing is said.
+  CHECK(now({{"kind", "preempt"}}) == "preempt");
+  CHECK(dev.Ask("/dev/pool?rank=1")["next_batch"] == next);
+
+  CHECK(now({{"kind", "reset"}}) == "reset");
+  CHECK(dev.Ask("/kv/state?rank=1")["batch"] == next);
+  CHECK(dev.Ask("/kv/state?rank=1")["num_blocks"] == 0);
+
+  CHECK(now({{"kind", "restart"}, {"first_number", 7}}) == "restart");
+  CHECK(dev.Ask("/kv/state?rank=1")["batch"].is_null());
+  CHECK(dev.Ask("/dev/pool?rank=1")["next_batch"] == 7);
+  dev.Complete(kPrompt, 1);
+  CHECK(dev.Ask("/kv/state?rank=1")["batch"].get<std::uint64_t>() >= 7);
+
+  // The number already past.
+  const std::uint64_t past = dev.Ask("/dev/pool?rank=1")["next_batch"];
+  CHECK(now({{"kind", "restart"}}) == "restart");
+  CHECK(dev.Ask("/dev/pool?rank=1")["next_batch"] > past);
+  const json happened = dev.Ask("/dev/faults?rank=1")["happened"];
+  CHECK(happened["preempt"] == 0);
+  CHECK(happened["reset"] == 1);
+  CHECK(happened["restart"] == 2);
+  const json untouched = dev.Ask("/dev/faults?rank=0")["happened"];
+  for (const auto& [kind, count] : untouched.items()) CHECK(count == 0);
+}
+
+TEST_CASE("a fault that is not allowed is refused with the field's name, and nothing happens") {
+  const DevBench dev(2);
+  dev.Complete(kPrompt);
+  struct Bad {
+    json body;
+    std::string param;
+    std::vector<std::string> parts;
+  };
+  const std::string absent(16, '0');
+  for (const Bad& bad :
+       std::vector<Bad>{{{{"rank", 2}, {"now", {{"kind", "reset"}}}}, "rank", {"rank", "2", "0 to 1"}},
+                        {{{"rank", "x"}}, "rank", {"rank", "\"x\"", "0 to 1"}},
+                        {{{"now", {{"kind", "nope"}}}}, "now", {"now.kind", "nope", "\"reset\""}},
+                        {{{"now", 7}}, "now", {"now", "7", "an object"}},
+                        {{{"now", json::object()}}, "now", {"now.kind"}},
+                        {{{"now", {{"kind", "drop"}}}}, "now", {"now.kind", "\"drop\"", "\"reset\""}},
+                        {{{"now", {{"kind", "overflow"}}}}, "now", {"now.kind", "\"overflow\"", "\"reset\""}},
+                        {{{"now", {{"kind", "reset"}, {"at", 3}}}}, "now.at", {"now.at", "3"}},
+                        {{{"now", {{"kind", "reset"}, {"every", 3}}}}, "now.every", {"now.every", "3"}},
+                        {{{"now", {{"kind", "evict"}}}}, "now", {"now.block"}},
+                        {{{"now", {{"kind", "evict"}, {"block", "xyz"}}}}, "now", {"now.block", "xyz", "16 or 64"}},
+                        {{{"now", {{"kind", "evict"}, {"block", absent}}}}, "now", {"now.block", absent}},
+                        {{{"now", {{"kind", "restart"}, {"first_number", -1}}}}, "now", {"now.first_number", "-1"}},
+                        {{{"now", {{"kind", "reset"}}}, {"seed", 7}}, "seed", {"seed", "7", "now"}},
+                        {{{"faults", {{{"kind", "drop"}}}}}, "faults", {"faults[0]", "at, every and probability"}},
+                        {{{"faults", {{{"kind", "drop"}, {"at", -1}}}}}, "faults", {"faults[0].at", "-1"}},
+                        {{{"nope", 1}}, "faults", {"nope", "1"}}}) {
+    CAPTURE(bad.body.dump());
+    const json error = dev.RefusedFault(bad.body);
+    CHECK(error["param"] == bad.param);
+    for (const std::string& part : bad.parts) CHECK_MESSAGE(Contains(error["message"], part), error["message"]);
+  }
+  CHECK(DevBench::Refusal(dev.Post("/dev/faults", "{"))["param"].is_null());
+  CHECK(dev.Ask("/kv/state")["num_blocks"].get<std::uint64_t>() > 0);
+  for (const auto& [kind, count] : dev.Ask("/dev/faults")["happened"].items()) CHECK(count == 0);
+}
+
+TEST_CASE("an engine that was stopped answers with status 503") {
+  const DevBench dev;
+  dev.instance().Shutdown(std::chrono::milliseconds(1000));
+  for (const char* const path : {"/kv/state", "/dev/pool"}) {
+    CAPTURE(path);
+    CHECK(ErrorOf(dev.Get(path))["code"] == 503);
+  }
+  CHECK(ErrorOf(dev.Post("/kv/lookup", R"({"prompt": "abcd"})"))["code"] == 503);
+  CHECK(ErrorOf(dev.Post("/dev/faults", R"({"now": {"kind": "reset"}})"))["code"] == 503);
+}
+
+}  // namespace
+}  // namespace kvwire::test
