@@ -41,7 +41,7 @@ struct PublisherStats {
 };
 
 // Where consumers find a publisher. Endpoints are resolved: rank offset applied, port 0 replaced by the real port,
-// a wildcard host kept as the operating system reports it.
+// a wildcard host replaced by an address of this machine.
 struct EventSourceInfo {
   std::int64_t data_parallel_rank = 0;
   std::string endpoint;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include "kv_events/transport/address_probe.h"
 #include "kv_events/wire/encoder.h"
 
 namespace kvwire {
@@ -131,8 +132,10 @@ ZmqPublisher::ZmqPublisher(const KVEventsConfig& config, const PublisherOptions&
              decorated_ ? decorated_.get() : static_cast<FrameLink*>(publish_.get()), replay_.get()),
       watching_peers_(!links.binds) {
   source_.data_parallel_rank = rank_;
-  source_.endpoint = publish_->endpoint();
-  if (replay_) source_.replay_endpoint = replay_->endpoint();
+  source_.endpoint = binds_ ? ReachableAddress(publish_->endpoint()) : publish_->endpoint();
+  if (replay_) source_.replay_endpoint = ReachableAddress(replay_->endpoint());
+  if (binds_ && IsWildcard(publish_->endpoint())) exposed_ = publish_->endpoint();
+  if (replay_ && exposed_.empty() && IsWildcard(replay_->endpoint())) exposed_ = replay_->endpoint();
   source_.topic = config.topic;
 }
 
@@ -175,13 +178,11 @@ void ZmqPublisher::AnnounceSockets() const {
         fmt::format("data-parallel rank {}: binding the ROUTER socket for replay at {}", rank_,
                     *source_.replay_endpoint));
   }
-  const bool exposed = binds_ && IsWildcard(source_.endpoint);
-  if (exposed || (source_.replay_endpoint && IsWildcard(*source_.replay_endpoint))) {
-    Log(options_.log, LogLevel::kWarning,
-        fmt::format("KV events are open to every network interface without authentication ({}): whoever reaches the "
-                    "port reads the token ids of all prompts",
-                    exposed ? source_.endpoint : *source_.replay_endpoint));
-  }
+  if (exposed_.empty()) return;
+  Log(options_.log, LogLevel::kWarning,
+      fmt::format("KV events are open to every network interface without authentication ({}): whoever reaches the port "
+                  "reads the token ids of all prompts",
+                  exposed_));
 }
 
 PublishResult ZmqPublisher::Publish(KVEventBatch&& batch) noexcept {

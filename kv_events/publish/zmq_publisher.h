@@ -79,6 +79,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   const std::int64_t rank_;
   const bool binds_;
   EventSourceInfo source_;
+  std::string exposed_;  // the first of the addresses that is bound on every interface; empty: none
 
   PublishQueue queue_;
   // Used by the publishing thread once it runs.

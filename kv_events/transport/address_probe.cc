@@ -2,12 +2,16 @@
 #include "kv_events/transport/address_probe.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -67,6 +71,30 @@ bool Await(std::chrono::milliseconds patience, Condition condition) {
   return true;
 }
 
+// The address that packets to the world leave from. Connecting a datagram socket sends nothing.
+std::string OwnAddress(int family) {
+  const bool v4 = family == AF_INET;
+  const char* const loopback = v4 ? "127.0.0.1" : "::1";
+  sockaddr_storage there{};
+  there.ss_family = static_cast<sa_family_t>(family);
+  auto* in4 = reinterpret_cast<sockaddr_in*>(&there);
+  auto* in6 = reinterpret_cast<sockaddr_in6*>(&there);
+  // Addresses of documentation (RFC 5737, RFC 3849), which belong to nobody.
+  inet_pton(family, v4 ? "192.0.2.1" : "2001:db8::1", v4 ? static_cast<void*>(&in4->sin_addr) : &in6->sin6_addr);
+  (v4 ? in4->sin_port : in6->sin6_port) = htons(9);
+  const Descriptor socket(family, SOCK_DGRAM);
+  sockaddr_storage here{};
+  socklen_t size = sizeof(here);
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const bool known = connect(socket.fd(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) == 0 &&
+                     getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&here), &size) == 0 &&
+                     inet_ntop(family,
+                               v4 ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(&here)->sin_addr)
+                                  : &reinterpret_cast<const sockaddr_in6*>(&here)->sin6_addr,
+                               text.data(), text.size()) != nullptr;
+  return known ? text.data() : loopback;
+}
+
 }  // namespace
 
 bool UnixSocketAnswers(std::string_view path) noexcept {
@@ -93,6 +121,16 @@ bool WaitUntilFree(const Endpoint& endpoint, std::chrono::milliseconds patience)
       return false;
   }
   return false;
+}
+
+std::string ReachableAddress(const std::string& endpoint) {
+  for (const auto& [wildcard, family] : {std::pair("tcp://0.0.0.0:", AF_INET), {"tcp://[::]:", AF_INET6}}) {
+    if (!endpoint.starts_with(wildcard)) continue;
+    const std::string port = endpoint.substr(std::string_view(wildcard).size());
+    return family == AF_INET ? "tcp://" + OwnAddress(family) + ":" + port
+                             : "tcp://[" + OwnAddress(family) + "]:" + port;
+  }
+  return endpoint;
 }
 
 }  // namespace kvwire

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
@@ -11,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "kv_events/transport/zmq_link.h"
 #include "tests/support/own_loopback.h"
 
 namespace kvwire {
@@ -86,6 +88,30 @@ TEST_CASE("what cannot be judged is not waited for") {
   CHECK_FALSE(UnixSocketAnswers(std::string(200, 'x')));
   CHECK_FALSE(WaitUntilFree(*Endpoint::Parse("inproc://a", "endpoint"), seconds(5)));
   CHECK_FALSE(WaitUntilFree(*Endpoint::Parse("tcp://a.name:5557", "endpoint"), seconds(5)));
+}
+
+TEST_CASE("B2: a wildcard address is reported as one that a peer can connect to; others stay") {
+  const auto context = ZmqContext::Create();
+  for (const char* text : {"tcp://*:0", "tcp://0.0.0.0:0"}) {
+    const auto bound = ZmqLink::Bind(context, LinkKind::kRouter, *Endpoint::Parse(text, "endpoint"), LinkOptions());
+    REQUIRE(bound.has_value());
+    const std::string address = ReachableAddress((*bound)->endpoint());
+    CAPTURE(address);
+    CHECK(address.find("0.0.0.0") == std::string::npos);
+    CHECK(address.find('*') == std::string::npos);
+    LinkOptions watching;
+    watching.watch_peers = true;
+    const auto peer = ZmqLink::Connect(context, LinkKind::kDealer, *Endpoint::Parse(address, "endpoint"), watching);
+    REQUIRE(peer.has_value());
+    for (int i = 0; i < 500 && (*peer)->peers().connected == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    CHECK((*peer)->peers().connected == 1);
+  }
+  CHECK(ReachableAddress("tcp://[::]:5557").find("[::]") == std::string::npos);
+  for (const char* same : {"tcp://127.0.0.1:5557", "tcp://[::1]:5557", "ipc:///x", "inproc://0.0.0.0:1"}) {
+    CHECK(ReachableAddress(same) == same);
+  }
 }
 
 }  // namespace
