@@ -7,12 +7,14 @@ Usage: against_process_test.py KVWIRE. Every port is 0 and read back."""
 import http.server
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -31,6 +33,13 @@ class DevServer(Server):
         status, body = self.ask("GET", path)
         assert status == 200, body
         return json.loads(body)
+
+    def wait_until_sent(self):
+        """Until every batch was handed to the transport, and so has met its faults."""
+        end = time.monotonic() + WATCHDOG
+        while "\nkvwire_publisher_queued{" not in (text := self.ask("GET", "/metrics")[1]) or not re.search(
+                r"\nkvwire_publisher_queued\{[^}]*\} 0\n", text):
+            assert time.monotonic() < end, "batches stay queued"
 
     def state(self, rank=0):
         return self.get(f"/kv/state?rank={rank}")
@@ -297,6 +306,7 @@ class AgainstTest(unittest.TestCase):
                 with Tap(server, "--record", path) as tap:
                     for n in range(20):
                         server.complete(f"{n % 7} " + PROMPT, max_tokens=20)
+                    server.wait_until_sent()
                     happened = server.get("/dev/faults")["happened"]
                     # The last message comes for certain.
                     server.break_it({"faults": []})
