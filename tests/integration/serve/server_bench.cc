@@ -54,7 +54,7 @@ ServerBench::~ServerBench() {
 
 std::unique_ptr<httplib::Client> ServerBench::Client() const {
   auto client = std::make_unique<httplib::Client>("127.0.0.1", http_->port());
-  client->set_read_timeout(std::chrono::seconds(10));
+  client->set_read_timeout(std::chrono::seconds(60));
   return client;
 }
 
