@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/serve/instance.h"
+#include "tests/support/own_loopback.h"
 
 namespace kvwire::test {
 
@@ -21,8 +22,8 @@ inline engine::InstanceConfig SmallEngine(std::uint32_t ranks = 1) {
   config.scheduler.block_size = 4;
   config.data_parallel_size = ranks;
   config.events.enable_kv_cache_events = true;
-  config.events.endpoint = "tcp://127.0.0.1:0";
-  config.events.replay_endpoint = "tcp://127.0.0.1:0";
+  config.events.endpoint = "tcp://" + OwnLoopback() + ":0";
+  config.events.replay_endpoint = "tcp://" + OwnLoopback() + ":0";
   config.events.kvwire.mode = SocketMode::kBind;
   return config;
 }

@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include "kv_events/wire/decoder.h"
+#include "tests/support/own_loopback.h"
 
 namespace kvwire::test {
 
@@ -22,8 +23,8 @@ engine::InstanceConfig SmallInstance(std::uint32_t ranks) {
   config.runner.num_output_tokens = 26;
   config.data_parallel_size = ranks;
   config.events.enable_kv_cache_events = true;
-  config.events.endpoint = "tcp://127.0.0.1:0";
-  config.events.replay_endpoint = "tcp://127.0.0.1:0";
+  config.events.endpoint = "tcp://" + OwnLoopback() + ":0";
+  config.events.replay_endpoint = "tcp://" + OwnLoopback() + ":0";
   config.events.topic = "kv-events";
   config.events.kvwire.mode = SocketMode::kBind;
   return config;

@@ -8,6 +8,7 @@
 
 #include "kv_events/publish/factory.h"
 #include "kv_events/publish/publish_queue.h"
+#include "tests/support/own_loopback.h"
 #include "tests/support/stream_support.h"
 
 namespace kvwire::test {
@@ -16,8 +17,8 @@ namespace {
 KVEventsConfig BindingConfig() {
   KVEventsConfig config;
   config.enable_kv_cache_events = true;
-  config.endpoint = "tcp://127.0.0.1:0";
-  config.replay_endpoint = "tcp://127.0.0.1:0";
+  config.endpoint = "tcp://" + OwnLoopback() + ":0";
+  config.replay_endpoint = "tcp://" + OwnLoopback() + ":0";
   config.kvwire.mode = SocketMode::kBind;
   return config;
 }
