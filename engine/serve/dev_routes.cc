@@ -143,9 +143,12 @@ ApiResult<std::string> DevRoutes::Lookup(const HttpRequest& request) {
     if (!tokens) return tl::unexpected(Unavailable(tokens.error().message));
     asked.prompt = *std::move(tokens);
   }
+  BlockHasher hasher = instance_->hasher();
+  const scheduler::PromptIdentity identity =
+      scheduler::IdentifyPrompt(asked, instance_->config().scheduler.block_size, &hasher);
   Json ranks = Json::array();
   for (std::uint32_t rank = 0; rank < instance_->num_ranks(); ++rank) {
-    const auto lookup = LookUpPrompt(*instance_, rank, asked);
+    const auto lookup = LookUpPrompt(*instance_, rank, identity);
     if (!lookup) return tl::unexpected(Stopped());
     ranks.push_back(AsJson(*lookup));
   }

@@ -33,17 +33,15 @@ std::optional<KVState> TakeKVState(Instance& instance, std::uint32_t rank, KVSta
   return state;
 }
 
-std::optional<PromptLookup> LookUpPrompt(Instance& instance, std::uint32_t rank, const scheduler::NewRequest& request) {
-  BlockHasher hasher = instance.hasher();
-  const scheduler::PromptIdentity identity =
-      scheduler::IdentifyPrompt(request, instance.config().scheduler.block_size, &hasher);
+std::optional<PromptLookup> LookUpPrompt(Instance& instance, std::uint32_t rank,
+                                         const scheduler::PromptIdentity& prompt) {
   PromptLookup lookup;
   lookup.rank = rank;
   const bool ran = instance.Call(rank, [&](EngineCore& core) {
     constexpr std::uint32_t kGroup = 0;
     const scheduler::BlockPool& pool = core.scheduler().pool();
     lookup.batch = LastBatch(core);
-    for (const BlockHash& hash : identity.hashes) {
+    for (const BlockHash& hash : prompt.hashes) {
       BlockLookup block;
       block.hash = hash.ToHex();
       block.copies = pool.num_copies(hash, kGroup);

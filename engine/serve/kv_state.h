@@ -42,7 +42,8 @@ struct PromptLookup {
   std::vector<BlockLookup> blocks;
 };
 
-// As TakeKVState. The request's identity is computed on the calling thread.
-std::optional<PromptLookup> LookUpPrompt(Instance& instance, std::uint32_t rank, const scheduler::NewRequest& request);
+// As TakeKVState. `prompt`: from IdentifyPrompt with the instance's block size and hasher.
+std::optional<PromptLookup> LookUpPrompt(Instance& instance, std::uint32_t rank,
+                                         const scheduler::PromptIdentity& prompt);
 
 }  // namespace kvwire::engine
