@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "engine/cli/address_option.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/faults_option.h"
 #include "engine/cli/number_options.h"
@@ -68,18 +69,6 @@ struct Addresses {
   Endpoint publish;
   std::optional<Endpoint> replay;
 };
-
-// An address that other processes can reach.
-Result<Endpoint> ParseAddress(const std::string& text, std::string_view flag) {
-  Result<Endpoint> endpoint = Endpoint::Parse(text, flag);
-  if (endpoint && endpoint->scheme == Endpoint::Scheme::kInproc) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{}: \"{}\": nobody outside this process can reach it; allowed: tcp://HOST:PORT or "
-                                 "ipc://PATH",
-                                 flag, text));
-  }
-  return endpoint;
-}
 
 Result<Addresses> ParseAddresses(const PlayOptions& options) {
   constexpr std::string_view kFlag = "--endpoint";

@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "engine/cli/address_option.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/number_options.h"
 #include "engine/cli/output.h"
@@ -86,16 +87,6 @@ struct Tap {
   ZmqLink* live = nullptr;  // owned by the stream
 };
 
-// An address that a socket of this process can use to reach another one's.
-Result<Endpoint> ParseRemote(const std::string& text, const std::string& flag) {
-  Result<Endpoint> endpoint = Endpoint::Parse(text, flag);
-  if (endpoint && endpoint->scheme == Endpoint::Scheme::kInproc) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{} {}: inproc addresses end at this process; use tcp or ipc", flag, text));
-  }
-  return endpoint;
-}
-
 // Each file has one content.
 Status CheckFiles(const TapOutput& output) {
   std::map<std::string, const char*> flags;
@@ -113,7 +104,7 @@ Status CheckFiles(const TapOutput& output) {
 
 Result<Tap> Open(const TapOptions& options) {
   if (const Status files = CheckFiles(options.output); !files) return tl::unexpected<Error>(files.error());
-  const Result<Endpoint> endpoint = ParseRemote(options.endpoint, "--endpoint");
+  const Result<Endpoint> endpoint = ParseAddress(options.endpoint, "--endpoint");
   if (!endpoint) return tl::unexpected<Error>(endpoint.error());
   if (!options.bind && endpoint->host == "*") {
     return MakeError(ErrorCode::kInvalidArgument,
@@ -124,7 +115,7 @@ Result<Tap> Open(const TapOptions& options) {
   ReplayLinkFactory replay;
   const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
   if (!options.replay_endpoint.empty()) {
-    const Result<Endpoint> where = ParseRemote(options.replay_endpoint, "--replay-endpoint");
+    const Result<Endpoint> where = ParseAddress(options.replay_endpoint, "--replay-endpoint");
     if (!where) return tl::unexpected<Error>(where.error());
     if (const Status connects = CheckConnects(*where, "--replay-endpoint"); !connects) {
       return tl::unexpected<Error>(connects.error());

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cli/address_option.h"
+
+#include <fmt/format.h>
+
+namespace kvwire::engine {
+
+Result<Endpoint> ParseAddress(const std::string& text, std::string_view flag) {
+  Result<Endpoint> endpoint = Endpoint::Parse(text, flag);
+  if (endpoint && endpoint->scheme == Endpoint::Scheme::kInproc) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: \"{}\": nobody outside this process can reach it; allowed: tcp://HOST:PORT or "
+                                 "ipc://PATH",
+                                 flag, text));
+  }
+  return endpoint;
+}
+
+}  // namespace kvwire::engine
