@@ -4,17 +4,41 @@
 #include <array>
 #include <new>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
+#include <openssl/rand.h>
+#include <xxhash.h>
 
 #include "kv_events/hash/cbor.h"
+#include "kv_events/hash/pickle.h"
 
 namespace kvwire {
 
 namespace {
 
-constexpr std::size_t kDigestSize = 32;
+constexpr std::size_t kSha256Size = 32;
+constexpr std::size_t kRandomRootSize = 32;  // whatever the size of the digest
+
+enum class DigestFunction : std::uint8_t { kSha256, kXxh3 };
+enum class Serialization : std::uint8_t { kPickle, kCbor };
+
+struct Traits {
+  std::string_view name;
+  DigestFunction function;
+  Serialization serialization;
+};
+
+// By HashAlgorithm.
+constexpr std::array kTraits = {
+    Traits{"sha256", DigestFunction::kSha256, Serialization::kPickle},
+    Traits{"sha256_cbor", DigestFunction::kSha256, Serialization::kCbor},
+    Traits{"xxhash", DigestFunction::kXxh3, Serialization::kPickle},
+    Traits{"xxhash_cbor", DigestFunction::kXxh3, Serialization::kCbor},
+};
+
+const Traits& TraitsOf(HashAlgorithm algorithm) noexcept { return kTraits[static_cast<std::size_t>(algorithm)]; }
 
 struct FreeDigest {
   void operator()(EVP_MD* digest) const noexcept { EVP_MD_free(digest); }
@@ -23,115 +47,197 @@ struct FreeContext {
   void operator()(EVP_MD_CTX* context) const noexcept { EVP_MD_CTX_free(context); }
 };
 
-void WriteKey(const ExtraKey& key, CborWriter* cbor) {
-  struct Writer {
-    CborWriter* cbor;
-    void operator()(const std::string& text) const { cbor->Text(text); }
-    void operator()(const MultimodalKey& item) const {
-      cbor->Array(2);
-      cbor->Text(item.identifier);
-      cbor->Integer(item.offset);
-    }
-    void operator()(const std::vector<std::uint8_t>& bytes) const { cbor->Bytes(bytes); }
-    void operator()(const OpaqueKey& opaque) const {
-      cbor->Bytes({reinterpret_cast<const std::uint8_t*>(opaque.msgpack.data()), opaque.msgpack.size()});
-    }
-  };
-  std::visit(Writer{cbor}, key);
+// One form of a sequence and of a value's end for both serializations.
+void BeginTuple(CborWriter* writer, std::size_t elements) { writer->Array(elements); }
+void EndTuple(CborWriter*, std::size_t) {}
+void Nothing(CborWriter* writer) { writer->Null(); }
+void Stop(CborWriter*) {}
+void BeginTuple(PickleWriter* writer, std::size_t elements) { writer->BeginTuple(elements); }
+void EndTuple(PickleWriter* writer, std::size_t elements) { writer->EndTuple(elements); }
+void Nothing(PickleWriter* writer) { writer->None(); }
+void Stop(PickleWriter* writer) { writer->Stop(); }
+
+template <class Writer>
+struct KeyWriter {
+  Writer* writer;
+
+  void operator()(const std::string& text) const { writer->Text(text); }
+  void operator()(const MultimodalKey& item) const {
+    BeginTuple(writer, 2);
+    writer->Text(item.identifier);
+    writer->Integer(item.offset);
+    EndTuple(writer, 2);
+  }
+  void operator()(const std::vector<std::uint8_t>& bytes) const { writer->Bytes(bytes); }
+  void operator()(const OpaqueKey& opaque) const {
+    writer->Bytes({reinterpret_cast<const std::uint8_t*>(opaque.msgpack.data()), opaque.msgpack.size()});
+  }
+};
+
+template <class Writer>
+void WriteBlock(Writer* writer, const BlockHash& parent, std::span<const TokenId> tokens, const ExtraKeys& extra_keys) {
+  writer->Clear();
+  BeginTuple(writer, 3);
+  writer->Bytes(parent.bytes());
+  writer->Tokens(tokens);
+  if (extra_keys.empty()) {
+    Nothing(writer);
+  } else {
+    BeginTuple(writer, extra_keys.size());
+    for (const ExtraKey& key : extra_keys) std::visit(KeyWriter<Writer>{writer}, key);
+    EndTuple(writer, extra_keys.size());
+  }
+  EndTuple(writer, 3);
+  Stop(writer);
+}
+
+template <class Writer>
+void WriteSeed(Writer* writer, std::string_view text) {
+  writer->Clear();
+  writer->Text(text);
+  Stop(writer);
+}
+
+BlockHash Xxh3(std::span<const std::uint8_t> bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  return *BlockHash::FromBytes(canonical.digest);
+}
+
+Result<BlockHash> RandomRoot() {
+  std::array<std::uint8_t, kRandomRootSize> bytes{};
+  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) {
+    return MakeError(ErrorCode::kUnavailable, "the crypto library has no random bytes for the root of block hashes");
+  }
+  return *BlockHash::FromBytes(bytes);
 }
 
 }  // namespace
 
 struct BlockHasher::Digest {
-  std::shared_ptr<EVP_MD> algorithm;  // fetched once, shared by copies; looking it up costs more than hashing
+  std::variant<CborWriter, PickleWriter> writer;
+  // Of SHA-256 alone. Fetched once, shared by copies; looking it up costs more than hashing.
+  std::shared_ptr<EVP_MD> sha256;
   std::unique_ptr<EVP_MD_CTX, FreeContext> context;
-  CborWriter cbor;
 
-  static std::unique_ptr<Digest> Make(std::shared_ptr<EVP_MD> algorithm) {
+  // `sha256` null: XXH3. Null if the library fails.
+  static std::unique_ptr<Digest> Make(Serialization serialization, std::shared_ptr<EVP_MD> sha256) {
     auto digest = std::make_unique<Digest>();
-    digest->algorithm = std::move(algorithm);
+    if (serialization == Serialization::kPickle) digest->writer.emplace<PickleWriter>();
+    if (!sha256) return digest;
+    digest->sha256 = std::move(sha256);
     digest->context.reset(EVP_MD_CTX_new());
     if (!digest->context) return nullptr;
-    if (EVP_DigestInit_ex2(digest->context.get(), digest->algorithm.get(), nullptr) != 1) return nullptr;
+    if (EVP_DigestInit_ex2(digest->context.get(), digest->sha256.get(), nullptr) != 1) return nullptr;
     return digest;
   }
 
-  // The digest of what cbor holds; no hash if the library fails, which it does not after Make().
+  std::span<const std::uint8_t> preimage() const noexcept {
+    if (const auto* const cbor = std::get_if<CborWriter>(&writer)) return cbor->bytes();
+    return std::get_if<PickleWriter>(&writer)->bytes();
+  }
+
+  // The digest of the preimage; no hash if the library fails, which it does not after Make().
   BlockHash Finish() {
-    std::array<std::uint8_t, kDigestSize> out{};
+    const std::span<const std::uint8_t> bytes = preimage();
+    if (!context) return Xxh3(bytes);
+    std::array<std::uint8_t, kSha256Size> out{};
     unsigned size = 0;
-    const std::span<const std::uint8_t> bytes = cbor.bytes();
     EVP_MD_CTX* const ctx = context.get();
     if (EVP_DigestInit_ex2(ctx, nullptr, nullptr) != 1 || EVP_DigestUpdate(ctx, bytes.data(), bytes.size()) != 1 ||
-        EVP_DigestFinal_ex(ctx, out.data(), &size) != 1 || size != kDigestSize) {
+        EVP_DigestFinal_ex(ctx, out.data(), &size) != 1 || size != kSha256Size) {
       return {};
     }
     return *BlockHash::FromBytes(out);
   }
 };
 
-Result<BlockHasher> BlockHasher::Create(HashAlgorithm algorithm, std::string_view seed_text) {
-  const char* name = nullptr;
-  switch (algorithm) {
-    case HashAlgorithm::kSha256Cbor:
-      name = "SHA256";
-      break;
+Result<BlockHasher> BlockHasher::Create(HashAlgorithm algorithm, const HashSeed& seed) {
+  const Traits& traits = TraitsOf(algorithm);
+  std::shared_ptr<EVP_MD> sha256;
+  if (traits.function == DigestFunction::kSha256) {
+    sha256.reset(EVP_MD_fetch(nullptr, "SHA256", nullptr), FreeDigest{});
+    if (!sha256) return MakeError(ErrorCode::kUnavailable, "the crypto library does not provide SHA-256");
   }
-  std::shared_ptr<EVP_MD> fetched(EVP_MD_fetch(nullptr, name, nullptr), FreeDigest{});
-  std::unique_ptr<Digest> digest = fetched ? Digest::Make(std::move(fetched)) : nullptr;
+  std::unique_ptr<Digest> digest = Digest::Make(traits.serialization, std::move(sha256));
   if (!digest) return MakeError(ErrorCode::kUnavailable, "the crypto library does not provide SHA-256");
   BlockHasher hasher(std::move(digest));
-  hasher.digest_->cbor.Text(seed_text);
-  hasher.root_ = hasher.digest_->Finish();
-  if (hasher.root_.empty()) return MakeError(ErrorCode::kUnavailable, "the crypto library failed to compute SHA-256");
+  hasher.identity_ = {algorithm, seed.text ? seed : HashSeed::Random(), {}};
+  if (!seed.text) {
+    Result<BlockHash> root = RandomRoot();
+    if (!root) return tl::unexpected<Error>(std::move(root).error());
+    hasher.identity_.root = *root;
+    return hasher;
+  }
+  std::visit([&seed](auto& writer) { WriteSeed(&writer, *seed.text); }, hasher.digest_->writer);
+  hasher.identity_.root = hasher.digest_->Finish();
+  if (hasher.root().empty()) return MakeError(ErrorCode::kUnavailable, "the crypto library failed to compute SHA-256");
   return hasher;
+}
+
+Result<BlockHasher> BlockHasher::Create(HashAlgorithm algorithm, std::string_view seed_text) {
+  return Create(algorithm, HashSeed{HashSeedSource::kConfigured, std::string(seed_text)});
 }
 
 BlockHasher::BlockHasher(std::unique_ptr<Digest> digest) : digest_(std::move(digest)) {}
 BlockHasher::BlockHasher(BlockHasher&&) noexcept = default;
 BlockHasher& BlockHasher::operator=(BlockHasher&&) noexcept = default;
 BlockHasher::BlockHasher(const BlockHasher& other)
-    : digest_(Digest::Make(other.digest_->algorithm)), root_(other.root_) {
+    : digest_(Digest::Make(TraitsOf(other.identity_.algorithm).serialization, other.digest_->sha256)),
+      identity_(other.identity_) {
   if (!digest_) throw std::bad_alloc();
 }
 BlockHasher::~BlockHasher() = default;
 
 BlockHasher BlockHasher::WithRoot(const BlockHash& root) const {
   BlockHasher hasher(*this);
-  hasher.root_ = root;
+  hasher.identity_.seed = HashSeed::Random();
+  hasher.identity_.root = root;
   return hasher;
 }
 
-std::span<const std::uint8_t> BlockHasher::last_preimage() const noexcept { return digest_->cbor.bytes(); }
+std::span<const std::uint8_t> BlockHasher::last_preimage() const noexcept { return digest_->preimage(); }
 
 BlockHash BlockHasher::HashBlock(const BlockHash& parent, std::span<const TokenId> tokens,
                                  const ExtraKeys& extra_keys) {
-  CborWriter& cbor = digest_->cbor;
-  cbor.Clear();
-  cbor.Array(3);
-  cbor.Bytes(parent.empty() ? root_.bytes() : parent.bytes());
-  cbor.Tokens(tokens);
-  if (extra_keys.empty()) {
-    cbor.Null();
+  const BlockHash& before = parent.empty() ? root() : parent;
+  if (auto* const cbor = std::get_if<CborWriter>(&digest_->writer)) {
+    WriteBlock(cbor, before, tokens, extra_keys);
   } else {
-    cbor.Array(extra_keys.size());
-    for (const ExtraKey& key : extra_keys) WriteKey(key, &cbor);
+    WriteBlock(std::get_if<PickleWriter>(&digest_->writer), before, tokens, extra_keys);
   }
   return digest_->Finish();
 }
 
+std::string_view ToString(HashAlgorithm algorithm) noexcept { return TraitsOf(algorithm).name; }
+
 Result<HashAlgorithm> ParseHashAlgorithm(std::string_view name) {
-  if (name == "sha256_cbor") return HashAlgorithm::kSha256Cbor;
-  return MakeError(ErrorCode::kInvalidArgument,
-                   fmt::format("hash algorithm is \"{}\"; allowed: \"sha256_cbor\"", name));
+  std::string allowed;
+  for (std::size_t i = 0; i < kTraits.size(); ++i) {
+    if (kTraits[i].name == name) return static_cast<HashAlgorithm>(i);
+    allowed += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", kTraits[i].name);
+  }
+  return MakeError(ErrorCode::kInvalidArgument, fmt::format("hash algorithm is \"{}\"; allowed: {}", name, allowed));
+}
+
+std::string_view ToString(HashSeedSource source) noexcept {
+  static constexpr std::array<std::string_view, 4> kNames = {"configured", "environment", "default", "random"};
+  return kNames[static_cast<std::size_t>(source)];
+}
+
+HashSeed ResolveHashSeed(HashAlgorithm algorithm, const std::optional<std::string>& explicit_seed,
+                         const HashSeedEnvironment& environment) {
+  if (explicit_seed) return {HashSeedSource::kConfigured, *explicit_seed};
+  if (environment) {
+    if (std::optional<std::string> seed = environment("PYTHONHASHSEED")) {
+      return {HashSeedSource::kEnvironment, std::move(seed)};
+    }
+  }
+  return TraitsOf(algorithm).function == DigestFunction::kSha256 ? HashSeed() : HashSeed::Random();
 }
 
 std::string ResolveHashSeed(const std::optional<std::string>& explicit_seed, const HashSeedEnvironment& environment) {
-  if (explicit_seed) return *explicit_seed;
-  if (environment) {
-    if (std::optional<std::string> seed = environment("PYTHONHASHSEED")) return *std::move(seed);
-  }
-  return std::string(kDefaultHashSeed);
+  return *ResolveHashSeed(HashAlgorithm::kSha256Cbor, explicit_seed, environment).text;
 }
 
 }  // namespace kvwire

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/hash/cbor.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -26,15 +25,13 @@ std::uint8_t* WriteToken(std::uint8_t* out, std::uint32_t value) {
 
 }  // namespace
 
-void CborWriter::Grow(std::size_t bytes) { buffer_.resize(std::max(bytes, 2 * buffer_.size())); }
-
 void CborWriter::LongHead(std::uint8_t major, std::uint64_t value) {
-  std::uint8_t* const out = Reserve(kMaxHead);
+  std::uint8_t* const out = buffer_.Reserve(kMaxHead);
   const unsigned log2 = unsigned{value > 0xff} + unsigned{value > 0xffff} + unsigned{value > 0xffffffff};
   const unsigned payload = 1u << log2;
   *out = static_cast<std::uint8_t>(major << 5 | (24 + log2));
   for (unsigned i = 0; i < payload; ++i) out[1 + i] = static_cast<std::uint8_t>(value >> (8 * (payload - 1 - i)));
-  size_ += 1 + payload;
+  buffer_.Advance(1 + payload);
 }
 
 void CborWriter::Integer(std::int64_t value) {
@@ -47,29 +44,25 @@ void CborWriter::Integer(std::int64_t value) {
 
 void CborWriter::Text(std::string_view text) {
   Head(kTextMajor, text.size());
-  if (text.empty()) return;
-  std::memcpy(Reserve(text.size()), text.data(), text.size());
-  size_ += text.size();
+  buffer_.Append(text.data(), text.size());
 }
 
 void CborWriter::Bytes(std::span<const std::uint8_t> bytes) {
   Head(kBytesMajor, bytes.size());
-  if (bytes.empty()) return;
-  std::memcpy(Reserve(bytes.size()), bytes.data(), bytes.size());
-  size_ += bytes.size();
+  buffer_.Append(bytes.data(), bytes.size());
 }
 
 void CborWriter::Null() {
-  *Reserve(1) = 0xf6;
-  ++size_;
+  *buffer_.Reserve(1) = 0xf6;
+  buffer_.Advance(1);
 }
 
 void CborWriter::Tokens(std::span<const TokenId> tokens) {
   Array(tokens.size());
-  std::uint8_t* const start = Reserve(kMaxToken * tokens.size());
+  std::uint8_t* const start = buffer_.Reserve(kMaxToken * tokens.size());
   std::uint8_t* out = start;
   for (const TokenId token : tokens) out = WriteToken(out, token);
-  size_ += static_cast<std::size_t>(out - start);
+  buffer_.Advance(static_cast<std::size_t>(out - start));
 }
 
 }  // namespace kvwire

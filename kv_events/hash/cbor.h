@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "kv_events/events.h"
+#include "kv_events/hash/byte_buffer.h"
 
 namespace kvwire {
 
@@ -15,8 +15,8 @@ namespace kvwire {
 // Ownership: appends to a buffer of its own; Clear() keeps the memory.
 class CborWriter {
  public:
-  void Clear() noexcept { size_ = 0; }
-  std::span<const std::uint8_t> bytes() const noexcept { return {buffer_.data(), size_}; }
+  void Clear() noexcept { buffer_.Clear(); }
+  std::span<const std::uint8_t> bytes() const noexcept { return buffer_.bytes(); }
 
   void Array(std::size_t elements) { Head(kArrayMajor, elements); }
   void Integer(std::int64_t value);
@@ -36,21 +36,14 @@ class CborWriter {
 
   static constexpr std::size_t kMaxHead = 9;
 
-  // Room for that many more bytes; returns where they go.
-  std::uint8_t* Reserve(std::size_t bytes) {
-    if (buffer_.size() < size_ + bytes) Grow(size_ + bytes);
-    return buffer_.data() + size_;
-  }
   void Head(std::uint8_t major, std::uint64_t value) {
     if (value >= 24) return LongHead(major, value);
-    *Reserve(1) = static_cast<std::uint8_t>(major << 5 | value);
-    ++size_;
+    *buffer_.Reserve(1) = static_cast<std::uint8_t>(major << 5 | value);
+    buffer_.Advance(1);
   }
   void LongHead(std::uint8_t major, std::uint64_t value);
-  void Grow(std::size_t bytes);
 
-  std::vector<std::uint8_t> buffer_;  // at least size_ bytes
-  std::size_t size_ = 0;
+  ByteBuffer buffer_;
 };
 
 }  // namespace kvwire

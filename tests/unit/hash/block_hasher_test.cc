@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -12,70 +13,27 @@
 #include <nlohmann/json.hpp>
 
 #include "kv_events/hash/extra_keys.h"
+#include "tests/support/allocation_counter.h"
+#include "tests/unit/hash/hash_test_support.h"
 
 namespace kvwire {
 namespace {
 
 using Low64s = std::vector<std::uint64_t>;
 
-BlockHasher Hasher(std::string_view seed) { return *BlockHasher::Create(HashAlgorithm::kSha256Cbor, seed); }
+BlockHasher Hasher(std::string_view seed) { return Hasher(HashAlgorithm::kSha256Cbor, seed); }
 
-std::string Hex(std::span<const std::uint8_t> bytes) {
-  std::string hex;
-  for (const std::uint8_t byte : bytes) hex += BlockHash::FromBytes({&byte, 1})->ToHex();
-  return hex;
-}
-
-std::vector<TokenId> Range(TokenId first, std::size_t count) {
-  std::vector<TokenId> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-std::vector<BlockHash> Chain(BlockHasher hasher, const std::vector<TokenId>& tokens, std::size_t block_size,
-                             const BlockContent& content = {}) {
-  std::vector<BlockHash> chain;
-  for (std::size_t start = 0; start + block_size <= tokens.size(); start += block_size) {
-    const ExtraKeys keys =
-        ExtraKeysOf(content, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start + block_size));
-    chain.push_back(hasher.HashBlock(chain.empty() ? BlockHash() : chain.back(),
-                                     std::span(tokens).subspan(start, block_size), keys));
-  }
-  return chain;
-}
-
-Low64s Low(const std::vector<BlockHash>& chain) {
-  Low64s low;
-  for (const BlockHash& hash : chain) low.push_back(hash.Low64());
-  return low;
-}
-
-std::vector<std::string> HexOf(const std::vector<BlockHash>& chain) {
-  std::vector<std::string> hex;
-  for (const BlockHash& hash : chain) hex.push_back(hash.ToHex());
-  return hex;
-}
-
-ExtraKeys KeysOf(const nlohmann::json& json) {
-  ExtraKeys keys;
-  if (json.is_null()) return keys;
-  for (const nlohmann::json& key : json) {
-    if (key.is_string()) {
-      keys.emplace_back(key.get<std::string>());
-    } else {
-      keys.emplace_back(MultimodalKey{key.at(0).get<std::string>(), key.at(1).get<std::int64_t>()});
-    }
-  }
-  return keys;
-}
-
-TEST_CASE("every golden chain has its preimages and digests") {
+TEST_CASE("every golden chain has its root, preimages, digests and integer forms") {
   std::ifstream file(KVWIRE_GOLDEN_DIR "/block_hashes.json");
   REQUIRE(file);
   const nlohmann::json golden = nlohmann::json::parse(file);
-  REQUIRE(golden.at("chains").size() == 18);
+  std::map<HashAlgorithm, std::size_t> chains;
   for (const nlohmann::json& chain : golden.at("chains")) {
-    BlockHasher hasher = Hasher(chain.at("seed").get<std::string>());
+    const Result<HashAlgorithm> algorithm = ParseHashAlgorithm(chain.at("algorithm").get<std::string>());
+    REQUIRE(algorithm);
+    ++chains[*algorithm];
+    CAPTURE(ToString(*algorithm));
+    BlockHasher hasher = Hasher(*algorithm, chain.at("seed").get<std::string>());
     CHECK(hasher.root().ToHex() == chain.at("root").get<std::string>());
     const auto tokens = chain.at("token_ids").get<std::vector<TokenId>>();
     const auto block_size = chain.at("block_size").get<std::size_t>();
@@ -90,6 +48,7 @@ TEST_CASE("every golden chain has its preimages and digests") {
     }
     CHECK(start + block_size > tokens.size());
   }
+  for (const HashAlgorithm algorithm : kAllAlgorithms) CHECK(chains[algorithm] == 18);
 }
 
 TEST_CASE("the published chains with seed 0") {
@@ -127,6 +86,38 @@ TEST_CASE("the published chains with extra keys") {
   CHECK(Low(Chain(hasher, Range(1, 8), 4, lora_and_salt)) == Low64s{1942634994386164600u, 17985991987034172171u});
 }
 
+TEST_CASE("the published sha256 chains with seed 0") {
+  const BlockHasher hasher = Hasher(HashAlgorithm::kSha256, "0");
+  CHECK(hasher.root().ToHex() == "1973e23848344dc43a988a9b478663803cfffe1243480253f9a3cf004b14aa7c");
+  CHECK(Low(Chain(hasher, Range(1, 8), 4)) == Low64s{10362225831949560093u, 12472515041799373675u});
+  CHECK(Low(Chain(hasher, {0, 23, 24, 255, 256, 65535, 65536, 151644}, 4)) ==
+        Low64s{10060964820308023632u, 16145137545221885504u});
+  CHECK(HexOf(Chain(hasher, Range(0, 32), 16)) ==
+        std::vector<std::string>{"6358e31578a64b75ebe28cdb99d3beae65de82a2087321dc6ec84ae048faaaa6",
+                                 "3c3c50f324aefbdfbb124dfdc541efac3e94e59c40f4be08afe70601eeca92c8"});
+  CHECK(Low(Chain(hasher, std::vector<TokenId>(48, 0), 16)) ==
+        Low64s{12049932793435027838u, 13856738755759251333u, 5895445281465116246u});
+  CHECK(Low(Chain(hasher, Range(1, 8), 4, Lora("my_lora"))) == Low64s{12600737402788226576u, 14187703793404798346u});
+  CHECK(Low(Chain(hasher, Range(1, 8), 4, Salted("salt"))) == Low64s{17055142580557228036u, 1354524697741459583u});
+  const std::vector<TokenId> with_image = {1, 2, 9, 9, 9, 9, 3, 4};
+  BlockContent content = Image("h1", 2, 4);
+  CHECK(Low(Chain(hasher, with_image, 4, content)) == Low64s{16402474311437246921u, 6650957176911440432u});
+  content.lora_name = "my_lora";
+  content.cache_salt = "salt";
+  CHECK(Low(Chain(hasher, with_image, 4, content)) == Low64s{4093251512479087044u, 1365893228313164535u});
+}
+
+TEST_CASE("the published xxhash chains with seed 0 have 16-byte hashes") {
+  const std::vector<BlockHash> pickle = Chain(Hasher(HashAlgorithm::kXxhash, "0"), Range(1, 8), 4);
+  CHECK(HexOf(pickle) ==
+        std::vector<std::string>{"f3856cedd7e636094750c4546e855397", "0c9832567b17003b126077f57e0bb670"});
+  CHECK(Low(pickle) == Low64s{5138823041740264343u, 1324190186712315504u});
+  const std::vector<BlockHash> cbor = Chain(Hasher(HashAlgorithm::kXxhashCbor, "0"), Range(1, 8), 4);
+  CHECK(HexOf(cbor) ==
+        std::vector<std::string>{"0a8577df5ee3430515a8cc1f6e3ac52e", "d152782cb4d753bde718a811a3b75e23"});
+  CHECK(Low(cbor) == Low64s{1560721706249274670u, 16652244415917022755u});
+}
+
 TEST_CASE("the published chains under a given root") {
   const BlockHasher hasher = Hasher("0");
   std::vector<std::uint8_t> zeros(32, 0);
@@ -136,6 +127,11 @@ TEST_CASE("the published chains under a given root") {
   std::iota(rising.begin(), rising.end(), std::uint8_t{0});
   CHECK(Low(Chain(hasher.WithRoot(*BlockHash::FromBytes(rising)), Range(1, 8), 4)) ==
         Low64s{653224484442338418u, 14950736817642110054u});
+  const BlockHasher pickle = Hasher(HashAlgorithm::kSha256, "0");
+  CHECK(Low(Chain(pickle.WithRoot(*BlockHash::FromBytes(zeros)), Range(1, 8), 4)) ==
+        Low64s{4886377869261950884u, 7080577322699593200u});
+  CHECK(Low(Chain(pickle.WithRoot(*BlockHash::FromBytes(rising)), Range(1, 8), 4)) ==
+        Low64s{13838441342031643299u, 14442393429449586154u});
 }
 
 TEST_CASE("the published chains with other seed texts") {
@@ -149,35 +145,31 @@ TEST_CASE("the published chains with other seed texts") {
         Low64s{2373933297555870585u, 1702803935376772906u, 3682697717350366647u});
 }
 
-TEST_CASE("F1: without a seed two processes have the same root and the same chain") {
-  const BlockHasher hasher = Hasher(ResolveHashSeed(std::nullopt, {}));
-  CHECK(hasher.root().ToHex() == "9bd96a485ad84efdafb72ee48a1d7a69bcead0f8f0433173941b276b9581eef0");
-  CHECK(HexOf(Chain(hasher, Range(1, 8), 4)) ==
-        std::vector<std::string>{"58d0879dff3800f65f8c5fd449d73048c0f7699dd238a03b84b146b151d55111",
-                                 "e1bc29393a2da9fd798f35ff04d215f846aee6df4b803ce3d43b57df56b58fb1"});
+TEST_CASE("a copy and a moved hasher give the same hashes as the original, under every algorithm") {
+  for (const HashAlgorithm algorithm : kAllAlgorithms) {
+    CAPTURE(ToString(algorithm));
+    BlockHasher original = Hasher(algorithm, "0");
+    const std::vector<TokenId> tokens = Range(1, 4);
+    const BlockHash expected = original.HashBlock({}, tokens);
+    BlockHasher copy(original);
+    CHECK(copy.HashBlock({}, tokens) == expected);
+    CHECK(original.HashBlock({}, tokens) == expected);
+    const BlockHasher moved = std::move(original);
+    CHECK(moved.identity() == copy.identity());
+  }
 }
 
-TEST_CASE("F1: an explicit seed wins over PYTHONHASHSEED, which wins over the default") {
-  const HashSeedEnvironment environment = [](const std::string& name) -> std::optional<std::string> {
-    if (name == "PYTHONHASHSEED") return "42";
-    return std::nullopt;
-  };
-  CHECK(ResolveHashSeed("0", environment) == "0");
-  CHECK(ResolveHashSeed(std::nullopt, environment) == "42");
-  CHECK(ResolveHashSeed(std::nullopt, [](const std::string&) { return std::nullopt; }) == "vllm-none-hash");
-  CHECK(ResolveHashSeed("", environment) == "");
-  CHECK(Hasher("42").root().ToHex() == "9fa6eb003f14425eb9c8e6baacfbcaab26257357b829c7bfa74ffcc4f31c1780");
-}
-
-TEST_CASE("a copy and a moved hasher give the same hashes as the original") {
-  BlockHasher original = Hasher("0");
-  const std::vector<TokenId> tokens = Range(1, 4);
-  const BlockHash expected = original.HashBlock({}, tokens);
-  BlockHasher copy(original);
-  CHECK(copy.HashBlock({}, tokens) == expected);
-  CHECK(original.HashBlock({}, tokens) == expected);
-  const BlockHasher moved = std::move(original);
-  CHECK(moved.root() == copy.root());
+TEST_CASE("hashing a block allocates nothing once the buffer has its size, under every algorithm") {
+  const std::vector<TokenId> tokens = Range(1000, 512);
+  const ExtraKeys keys = {std::string("adapter"), MultimodalKey{"image", -3}, std::string("salt")};
+  for (const HashAlgorithm algorithm : kAllAlgorithms) {
+    CAPTURE(ToString(algorithm));
+    BlockHasher hasher = Hasher(algorithm, "0");
+    BlockHash parent = hasher.HashBlock({}, tokens, keys);
+    const std::size_t before = test::AllocationCount();
+    for (int i = 0; i < 1000; ++i) parent = hasher.HashBlock(parent, tokens, keys);
+    CHECK(test::AllocationCount() == before);
+  }
 }
 
 TEST_CASE("raw bytes as an extra key are hashed as a byte string") {
@@ -189,14 +181,25 @@ TEST_CASE("raw bytes as an extra key are hashed as a byte string") {
   CHECK(Hex(hasher.last_preimage().subspan(35)) ==
         "81018141"
         "78");
+  BlockHasher pickle = Hasher(HashAlgorithm::kSha256, "0");
+  pickle.HashBlock({}, tokens, {std::vector<std::uint8_t>{0xab, 0xcd}});
+  CHECK(Hex(pickle.last_preimage().subspan(46)) == "4b0185944302abcd94859487942e");
+}
+
+TEST_CASE("the algorithms have the names vLLM gives them") {
+  CHECK(ParseHashAlgorithm("sha256") == HashAlgorithm::kSha256);
+  CHECK(ParseHashAlgorithm("sha256_cbor") == HashAlgorithm::kSha256Cbor);
+  CHECK(ParseHashAlgorithm("xxhash") == HashAlgorithm::kXxhash);
+  CHECK(ParseHashAlgorithm("xxhash_cbor") == HashAlgorithm::kXxhashCbor);
+  for (const HashAlgorithm algorithm : kAllAlgorithms) CHECK(ParseHashAlgorithm(ToString(algorithm)) == algorithm);
 }
 
 TEST_CASE("an unknown algorithm is refused with what is allowed") {
-  CHECK(ParseHashAlgorithm("sha256_cbor") == HashAlgorithm::kSha256Cbor);
   const Result<HashAlgorithm> refused = ParseHashAlgorithm("md5");
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::kInvalidArgument);
-  CHECK(refused.error().message == "hash algorithm is \"md5\"; allowed: \"sha256_cbor\"");
+  CHECK(refused.error().message ==
+        "hash algorithm is \"md5\"; allowed: \"sha256\", \"sha256_cbor\", \"xxhash\", \"xxhash_cbor\"");
 }
 
 }  // namespace
