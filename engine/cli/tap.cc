@@ -6,7 +6,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +19,7 @@
 #include "engine/cli/number_options.h"
 #include "engine/cli/output.h"
 #include "engine/cli/stop_signal.h"
+#include "engine/cli/tap_arrival.h"
 #include "engine/cli/tap_sink.h"
 #include "kv_events/clock.h"
 #include "kv_events/subscribe/event_stream.h"
@@ -85,6 +88,8 @@ struct Tap {
   std::unique_ptr<TapSink> sink;
   std::unique_ptr<EventStream> stream;
   ZmqLink* live = nullptr;  // owned by the stream
+  std::unique_ptr<Arrival> live_arrival;
+  std::unique_ptr<Arrival> replay_arrival;  // null without a replay endpoint
 };
 
 // Each file has one content.
@@ -102,39 +107,56 @@ Status CheckFiles(const TapOutput& output) {
   return {};
 }
 
+struct Addresses {
+  Endpoint live;
+  std::optional<Endpoint> replay;
+};
+
+Result<Addresses> ParseAddresses(const TapOptions& options) {
+  constexpr std::string_view kFlag = "--endpoint";
+  constexpr std::string_view kReplayFlag = "--replay-endpoint";
+  const Result<Endpoint> live = ParseAddress(options.endpoint, kFlag);
+  if (!live) return tl::unexpected<Error>(live.error());
+  if (!options.bind) {
+    if (const Status connects = CheckConnects(*live, kFlag); !connects) {
+      return MakeError(connects.error().code,
+                       connects.error().message + "; or --bind, to listen for publishers that connect");
+    }
+  }
+  if (options.replay_endpoint.empty()) return Addresses{*live, std::nullopt};
+  const Result<Endpoint> replay = ParseAddress(options.replay_endpoint, kReplayFlag);
+  if (!replay) return tl::unexpected<Error>(replay.error());
+  if (const Status connects = CheckConnects(*replay, kReplayFlag); !connects) {
+    return tl::unexpected<Error>(connects.error());
+  }
+  // Whoever binds the first address, tap never binds the second: as for a publisher that connects, hosts of different
+  // machines are different addresses.
+  if (AddressesMeet(*live, *replay, SocketMode::kConnect)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{} \"{}\" and {} \"{}\" are the same address; allowed: two different ones", kFlag,
+                                 options.endpoint, kReplayFlag, options.replay_endpoint));
+  }
+  return Addresses{*live, *replay};
+}
+
+ReplayLinkFactory ReplayLinks(std::shared_ptr<ZmqContext> context, const Endpoint& address) {
+  return [context = std::move(context), address]() -> std::unique_ptr<FrameLink> {
+    LinkOptions link;
+    // Publishers that do not pace a replay lose what does not fit here.
+    link.receive_hwm = 100'000;
+    link.max_message_bytes = kMaxRecordedPayload;
+    link.watch_peers = true;
+    auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, address, link);
+    if (!dealer) return nullptr;
+    return *std::move(dealer);
+  };
+}
+
 Result<Tap> Open(const TapOptions& options) {
   if (const Status files = CheckFiles(options.output); !files) return tl::unexpected<Error>(files.error());
-  const Result<Endpoint> endpoint = ParseAddress(options.endpoint, "--endpoint");
-  if (!endpoint) return tl::unexpected<Error>(endpoint.error());
-  if (!options.bind && endpoint->host == "*") {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("--endpoint {}: nothing can connect to *; name the publisher's host, or listen for "
-                                 "publishers that connect with --bind",
-                                 options.endpoint));
-  }
-  ReplayLinkFactory replay;
+  const Result<Addresses> addresses = ParseAddresses(options);
+  if (!addresses) return tl::unexpected<Error>(addresses.error());
   const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
-  if (!options.replay_endpoint.empty()) {
-    const Result<Endpoint> where = ParseAddress(options.replay_endpoint, "--replay-endpoint");
-    if (!where) return tl::unexpected<Error>(where.error());
-    if (const Status connects = CheckConnects(*where, "--replay-endpoint"); !connects) {
-      return tl::unexpected<Error>(connects.error());
-    }
-    if (*where == *endpoint) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       fmt::format("--endpoint and --replay-endpoint are both {}; allowed: two different addresses",
-                                   options.endpoint));
-    }
-    replay = [context, address = *where]() -> std::unique_ptr<FrameLink> {
-      LinkOptions link;
-      // Publishers that do not pace a replay lose what does not fit here.
-      link.receive_hwm = 100'000;
-      link.max_message_bytes = kMaxRecordedPayload;
-      auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, address, link);
-      if (!dealer) return nullptr;
-      return *std::move(dealer);
-    };
-  }
   Tap tap;
   TapOutput output = options.output;
   output.check = output.check || !options.against.empty();
@@ -153,11 +175,18 @@ Result<Tap> Open(const TapOptions& options) {
   link.max_message_bytes = kMaxRecordedPayload;
   link.watch_peers = true;
   link.subscription = options.topic;
-  auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, *endpoint, link)
-                           : ZmqLink::Connect(context, LinkKind::kSub, *endpoint, link);
+  auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, addresses->live, link)
+                           : ZmqLink::Connect(context, LinkKind::kSub, addresses->live, link);
   if (!live) return tl::unexpected<Error>(live.error());
   tap.live = live->get();
+  tap.live_arrival = std::make_unique<Arrival>(tap.live->endpoint());
+  ReplayLinkFactory replay;
+  if (addresses->replay) {
+    replay = ReplayLinks(context, *addresses->replay);
+    tap.replay_arrival = std::make_unique<Arrival>(options.replay_endpoint);
+  }
   EventStreamOptions stream;
+  stream.topic = options.topic;
   stream.first_sequence = options.first_seq;
   tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), stream, tap.sink.get());
   return tap;
@@ -173,6 +202,26 @@ std::uint64_t MessagesOf(const EventStreamStats& stats) {
   return stats.live_messages + stats.malformed + stats.replayed + stats.undecodable;
 }
 
+// The replay endpoint is only looked at once somebody was to be asked there.
+void LookForPublisher(Tap& tap, MonotonicNanos now) {
+  const auto look = [now](Arrival& arrival, bool connected) {
+    const auto notice = arrival.Look(connected ? Arrival::Seen::kConnected : Arrival::Seen::kNever, now);
+    if (notice) PrintError("tap", *notice);
+  };
+  look(*tap.live_arrival, tap.live->peers().connected > 0);
+  if (tap.replay_arrival && tap.stream->stats().replay_attempts > 0) {
+    look(*tap.replay_arrival, tap.stream->replay_reached());
+  }
+}
+
+// One step of everything; 0 = nothing to do.
+int Work(Tap& tap, MonotonicNanos now) {
+  const int work = tap.stream->DoWork(now);
+  tap.sink->LookAtEngine(now);
+  LookForPublisher(tap, now);
+  return work;
+}
+
 // Works while the condition holds, for kAskLimit at most, and only a little longer once a stop was asked for.
 void WorkWhile(Tap& tap, const std::function<bool()>& condition) {
   const Clock& clock = SystemClock::Get();
@@ -183,9 +232,7 @@ void WorkWhile(Tap& tap, const std::function<bool()>& condition) {
       stopping = true;
       end = std::min(end, now + kAskLimitWhenStopped);
     }
-    const int work = tap.stream->DoWork(now);
-    tap.sink->LookAtEngine(now);
-    if (work == 0) Sleep(tap);
+    if (Work(tap, now) == 0) Sleep(tap);
   }
 }
 
@@ -208,8 +255,7 @@ void Watch(const TapOptions& options, Tap& tap) {
   std::uint64_t messages = 0;
   while (!StopRequested()) {
     const MonotonicNanos now = clock.Now();
-    const int work = tap.stream->DoWork(now);
-    tap.sink->LookAtEngine(now);
+    const int work = Work(tap, now);
     const std::uint64_t before = std::exchange(messages, MessagesOf(tap.stream->stats()));
     if (messages != before) last = now;
     if (work > 0) continue;
@@ -234,7 +280,11 @@ int RunTap(const TapOptions& options) {
   tap->sink->Listening(tap->live->endpoint(), options.replay_endpoint);
   Watch(options, *tap);
   AskEngineAtLast(*tap);
+  LookForPublisher(*tap, SystemClock::Get().Now());
   tap->stream->Finish();
+  for (const Arrival* arrival : {tap->live_arrival.get(), tap->replay_arrival.get()}) {
+    if (arrival != nullptr && arrival->missing()) tap->sink->NeverConnected(arrival->address());
+  }
   const Status written = tap->sink->Finish(tap->stream->stats());
   if (!written) {
     PrintError("tap", written.error().message);

@@ -155,6 +155,12 @@ void TapSink::OnMalformed(std::size_t frame_count) {
   checker_.OnMalformed(frame_count);
 }
 
+void TapSink::OnOtherTopic(SequenceNumber number) { checker_.OnOtherTopic(number); }
+
+void TapSink::OnTopicUnknown() {
+  Notice("unfiltered", "the replay names no topics (legacy layout): its messages are taken whatever their topic");
+}
+
 void TapSink::CompareWith(std::unique_ptr<TruthClient> client) {
   against_ = std::make_unique<AgainstEngine>(std::move(client), &checker_.held());
 }
@@ -224,6 +230,7 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
   const std::string digest = checker_.held().digest().ToString();
   const std::string_view verdict = kvwire::ToString(Verdict());
   const bool verdict_is_incomplete = Verdict() == CheckVerdict::kIncomplete;
+  const std::string cause = checker_.WhyViolated();
   if (output_.json) {
     Json summary{{"messages", counts.batches + counts.undecodable},
                  {"replayed", stats.replayed},
@@ -240,6 +247,7 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                  {"rejected_events", stats.rejected_events},
                  {"malformed", stats.malformed},
                  {"duplicates", stats.duplicates},
+                 {"other_topic", stats.other_topic},
                  {"held", checker_.held().size()},
                  {"synchronised", checker_.synchronised()},
                  {"digest", digest}};
@@ -250,9 +258,12 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                             {"missed", against.missed},
                             {"unanswered", against.unanswered}};
     }
+    if (!never_connected_.empty()) summary["never_connected"] = never_connected_;
     if (output_.check) {
       summary["violations"] = counts.violations;
+      summary["unjudged"] = counts.unjudged;
       summary["verdict"] = verdict;
+      if (!cause.empty()) summary["cause"] = cause;
       if (verdict_is_incomplete) summary["incomplete"] = WhyIncomplete();
     }
     Print(JsonLine({{"summary", summary}}));
@@ -264,15 +275,20 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
         "gaps {} ({} messages missing), healed {}, restarts {}, interruptions {}, undecodable {}, malformed {}\n",
         counts.gaps, counts.missing, counts.healed, counts.restarts, counts.interruptions, counts.undecodable,
         stats.malformed));
+    if (stats.other_topic > 0) Print(fmt::format("left out {} replayed messages of other topics\n", stats.other_topic));
     Print(fmt::format("held {} blocks, digest {}\n", checker_.held().size(), digest));
     if (against_) {
       const AgainstEngine::Counts& against = against_->counts();
       Print(fmt::format("engine agreed {} times, disagreed {}, missed {}, unanswered {}\n", against.agreed,
                         against.disagreed, against.missed, against.unanswered));
     }
+    for (const std::string& address : never_connected_) {
+      Print(fmt::format("never connected: no publisher at {}\n", address));
+    }
     if (!output_.check) return;
     Print(fmt::format("violations {}\n", counts.violations));
     if (verdict_is_incomplete) Print(fmt::format("incomplete: {}\n", WhyIncomplete()));
+    if (!cause.empty()) Print(fmt::format("cause: {}\n", cause));
     Print(fmt::format("verdict: {}\n", verdict));
   }
 }

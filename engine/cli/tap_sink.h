@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/cli/tap_against.h"
 #include "kv_events/error.h"
@@ -45,9 +46,14 @@ class TapSink final : public StreamSink {
   void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) override;
   void OnContinuity(Continuity continuity) override;
   void OnMalformed(std::size_t frame_count) override;
+  void OnOtherTopic(SequenceNumber number) override;
+  void OnTopicUnknown() override;
 
   // Prints "listening on ..." or its JSON form.
   void Listening(const std::string& endpoint, const std::string& replay_endpoint);
+
+  // An address that was never connected, for the summary.
+  void NeverConnected(const std::string& address) { never_connected_.push_back(address); }
 
   // Writes the remaining files and prints the summary, its last line the verdict if that was asked for.
   Status Finish(const EventStreamStats& stats);
@@ -82,6 +88,7 @@ class TapSink final : public StreamSink {
   std::unique_ptr<RecordingWriter> recorder_;
   File digests_;
   File state_;
+  std::vector<std::string> never_connected_;
   Status failed_;  // the first failure to write
   std::size_t shown_ = 0;
   bool more_noted_ = false;

@@ -53,7 +53,8 @@ std::string_view ToString(Continuity continuity) noexcept {
 }
 
 // Invariants:
-// - Numbers below tracker_.next() were handed to the sink, as batch, undecodable message or gap, exactly once.
+// - Numbers below tracker_.next() were handed to the sink, as batch, undecodable message, other topic's or gap, exactly
+//   once.
 // - waiting_ is empty unless a replay runs with an end, and then tracker_.next() <= recover_to_ < waiting_.front().
 // - held_ is empty unless interrupted_; what is in it may be of either life.
 // - last_live_ is the message with number tracker_.live(), unless that one waits.
@@ -246,9 +247,13 @@ void EventStream::ApplyLive(Waiting message) {
   last_live_ = std::move(message);
 }
 
+void EventStream::Note(SequenceNumber number, FrameView payload) {
+  tracker_.AdvanceTo(number + 1);
+  last_applied_ = {number, ContentOf(payload)};
+}
+
 void EventStream::Apply(const StreamMessage& message) {
-  tracker_.AdvanceTo(message.sequence + 1);
-  last_applied_ = {message.sequence, ContentOf(message.payload)};
+  Note(message.sequence, message.payload);
   const auto decoded = DecodeBatch(message.payload, options_.decode);
   if (!decoded) {
     ++stats_.undecodable;
@@ -308,10 +313,7 @@ void EventStream::TakeReplayed(const InFrames& frames) {
     const SequenceNumber before = message->sequence - 1;
     GiveUp(recover_to_ ? std::min(before, *recover_to_) : before, GapReason::kNotInReplay);
   }
-  if (!recover_to_ || message->sequence <= *recover_to_) {
-    Apply({message->sequence, message->topic ? AsText(*message->topic) : std::string_view(topic_), message->payload,
-           MessageOrigin::kReplay});
-  }
+  if (!recover_to_ || message->sequence <= *recover_to_) ApplyReplayed(*message);
   if (recover_to_ && tracker_.next() > *recover_to_) {
     if (asking_) {
       EndQuestion(ReplayClient::Outcome::kEnd);
@@ -319,6 +321,20 @@ void EventStream::TakeReplayed(const InFrames& frames) {
       EndRecovery(GapReason::kNotInReplay);
     }
   }
+}
+
+void EventStream::ApplyReplayed(const ReplayMessage& message) {
+  if (!options_.topic.empty()) {
+    if (!message.topic && !std::exchange(topic_unknown_, true)) sink_->OnTopicUnknown();
+    if (message.topic && !AsText(*message.topic).starts_with(options_.topic)) {
+      ++stats_.other_topic;
+      Note(message.sequence, message.payload);
+      sink_->OnOtherTopic(message.sequence);
+      return;
+    }
+  }
+  Apply({message.sequence, message.topic ? AsText(*message.topic) : std::string_view(topic_), message.payload,
+         MessageOrigin::kReplay});
 }
 
 // The first message of an answer that was asked for from the last applied one on. False: it ended the question.

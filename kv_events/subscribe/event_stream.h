@@ -21,6 +21,8 @@ namespace kvwire {
 
 struct EventStreamOptions {
   SequenceNumber first_sequence = 0;  // of a publisher's first message
+  // Replayed messages count only with this beginning of their topic, as the live link's subscription has it.
+  std::string topic;
   DecodeOptions decode;
   ReplayLimits replay;
   // Live messages that may wait while a replay runs.
@@ -32,6 +34,7 @@ struct EventStreamStats {
   std::uint64_t live_messages = 0;  // well-formed live messages, duplicates included
   std::uint64_t applied = 0;        // batches handed to the sink
   std::uint64_t replayed = 0;       // of those, from a replay
+  std::uint64_t other_topic = 0;    // replayed messages that were left out for their topic
   std::uint64_t undecodable = 0;
   std::uint64_t rejected_events = 0;
   std::uint64_t malformed = 0;  // live messages that are not three frames with a number
@@ -57,6 +60,9 @@ struct EventStreamStats {
 // that sent the last applied message (byte for byte), and what was missed; and when Confirm is called, whether anything
 // follows. A message that may be of another life than what was applied is not applied before that is answered; if
 // nobody answers, or not so that it tells, the stream begins anew with what comes, as a late subscriber does.
+//
+// A subscription chooses among live messages, a replay brings what the publisher has: options.topic leaves out there
+// what the subscription leaves out here. Numbers of other topics are done, not missing.
 //
 // Threads: made, used and destroyed by one thread; time is an argument.
 // Ownership: owns the live link and the replay links; the sink outlives the stream.
@@ -84,6 +90,8 @@ class EventStream {
   // Whether a replay runs or is about to; until then nothing can be concluded from silence.
   bool recovering() const noexcept { return replay_ && (replay_->active() || (question_due_ && !Away())); }
   FrameLink* replay_link() const noexcept { return replay_ ? replay_->link() : nullptr; }
+  // Whether somebody was ever there to be asked; needs replay links that watch their peers, or an answer.
+  bool replay_reached() const noexcept { return replay_ && replay_->reached(); }
   EventStreamStats stats() const noexcept;
 
  private:
@@ -105,6 +113,7 @@ class EventStream {
   void HandleLive(Waiting message);
   void ApplyLive(Waiting message);
   void Apply(const StreamMessage& message);
+  void Note(SequenceNumber number, FrameView payload);
   bool SameAsLast(const Waiting& message) const;
   void Restart(std::optional<SequenceNumber> first_seen);
   void RestartByReplay();
@@ -118,6 +127,7 @@ class EventStream {
 
   void Ask();
   void TakeReplayed(const InFrames& frames);
+  void ApplyReplayed(const ReplayMessage& message);
   bool TellLife(const ReplayMessage& message);
   void EndQuestion(ReplayClient::Outcome outcome);
   void JudgeHeld();
@@ -138,7 +148,8 @@ class EventStream {
 
   std::optional<Waiting> last_live_;  // to tell a repetition from a restart
   std::optional<LastApplied> last_applied_;
-  std::string topic_;  // the latest
+  std::string topic_;           // the latest
+  bool topic_unknown_ = false;  // and the sink knows
 
   // The running recovery: numbers [recover_from_, recover_to_]; those below tracker_.next() are done. Without an end
   // while a question runs and no live message says where it ends.

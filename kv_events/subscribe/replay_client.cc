@@ -56,6 +56,7 @@ ReplayClient::Outcome ReplayClient::Poll(SequenceNumber resume, MonotonicNanos n
   TrySendRequest(now);
   std::optional<InFrames> received;
   if (link_ && sent_) received = link_->TryReceive();
+  reached_ = reached_ || received || (link_ && link_->peers().connected > 0);
   if (!received) {
     return now >= idle_until_ || now >= give_up_at_ ? FailAttempt(resume, now) : Outcome::kNothing;
   }

@@ -54,6 +54,8 @@ class ReplayClient {
   bool active() const noexcept { return active_; }
   std::uint64_t attempts() const noexcept { return total_attempts_; }
   std::uint64_t malformed() const noexcept { return malformed_; }
+  // Whether any link was ever connected, as far as the links tell (FrameLink::peers), or brought anything.
+  bool reached() const noexcept { return reached_; }
 
   // The link of the current attempt, to wait on; null between attempts.
   FrameLink* link() const noexcept { return link_.get(); }
@@ -68,6 +70,7 @@ class ReplayClient {
   std::unique_ptr<FrameLink> link_;
   bool active_ = false;
   bool sent_ = false;
+  bool reached_ = false;
   SequenceNumber start_ = 0;
   int attempt_ = 0;
   MonotonicNanos give_up_at_ = 0;

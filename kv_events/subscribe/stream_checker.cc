@@ -7,6 +7,16 @@
 
 namespace kvwire {
 
+namespace {
+
+std::string DescribeGap(const StreamGap& gap) {
+  const std::string_view reason = ToString(gap.reason);
+  return gap.from == gap.to ? fmt::format("message {} is missing ({})", gap.from, reason)
+                            : fmt::format("messages {} to {} are missing ({})", gap.from, gap.to, reason);
+}
+
+}  // namespace
+
 std::string_view ToString(CheckRule rule) noexcept {
   switch (rule) {
     case CheckRule::kSequence:
@@ -60,7 +70,7 @@ StreamChecker::StreamChecker(const Options& options, Report report) : options_(o
 
 void StreamChecker::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
   ++counts_.batches;
-  Expect(message);
+  Expect(message.sequence);
   leaving_.clear();
   auto rejected = batch.rejected.begin();
   std::size_t place = 0;
@@ -89,7 +99,7 @@ void StreamChecker::OnBatch(const StreamMessage& message, const DecodedBatch& ba
 
 void StreamChecker::OnUndecodable(const StreamMessage& message, const DecodeError& error) {
   ++counts_.undecodable;
-  Expect(message);
+  Expect(message.sequence);
   Violation violation;
   violation.rule = CheckRule::kReadable;
   violation.sequence = message.sequence;
@@ -107,6 +117,9 @@ void StreamChecker::OnGap(const StreamGap& gap) {
   if (!gap.joined_late) {
     ++counts_.gaps;
     counts_.missing += gap.to - gap.from + 1;
+    if (!first_gap_) first_gap_ = gap;
+    if (!lossy()) loss_ = Loss{gap, std::nullopt};
+    parents_lost_ = true;
   }
   baseline_ = false;
   started_ = true;
@@ -144,6 +157,8 @@ void StreamChecker::BeginLife() {
   held_.Clear();
   history_.Clear();
   last_clear_.reset();
+  loss_.reset();
+  parents_lost_ = false;
   started_ = false;
   baseline_ = true;
   interrupted_ = unconfirmed_ = false;
@@ -157,11 +172,18 @@ void StreamChecker::OnMalformed(std::size_t frame_count) {
   Violate(violation);
 }
 
+void StreamChecker::OnOtherTopic(SequenceNumber number) { Expect(number); }
+
 void StreamChecker::OnDisagreement(SequenceNumber sequence, std::string what) {
   Violation violation;
   violation.rule = CheckRule::kAgreement;
   violation.sequence = sequence;
   violation.what = std::move(what);
+  if (loss_ && sequence >= loss_->gap.from && (!loss_->until || sequence < *loss_->until)) {
+    const std::string cause = DescribeGap(loss_->gap);
+    violation.what += "; cause: " + cause;
+    if (explained_++ == 0) explanation_ = cause;
+  }
   Violate(violation);
 }
 
@@ -173,7 +195,15 @@ CheckVerdict StreamChecker::Verdict() const {
 
 std::string StreamChecker::WhyIncomplete() const {
   if (several_) return std::string(kvwire::ToString(Continuity::kSeveral));
-  if (counts_.gaps > 0) return fmt::format("{} messages are missing", counts_.missing);
+  if (first_gap_) {
+    std::string why = DescribeGap(*first_gap_);
+    const std::uint64_t more = counts_.missing - (first_gap_->to - first_gap_->from + 1);
+    if (more > 0) why += fmt::format(", and {} more behind it", more);
+    if (counts_.unjudged > 0) {
+      why += fmt::format("; parents and removals not judged because of it: {}", counts_.unjudged);
+    }
+    return why;
+  }
   if (interrupted_) {
     return fmt::format("{} after message {}; whether it published more, or began anew, is unknown",
                        kvwire::ToString(Continuity::kInterrupted), expected_ - 1);
@@ -183,16 +213,20 @@ std::string StreamChecker::WhyIncomplete() const {
   return {};
 }
 
-void StreamChecker::Expect(const StreamMessage& message) {
-  if (started_ && message.sequence != expected_) {
+std::string StreamChecker::WhyViolated() const {
+  return counts_.violations == explained_ ? explanation_ : std::string();
+}
+
+void StreamChecker::Expect(SequenceNumber number) {
+  if (started_ && number != expected_) {
     Violation violation;
     violation.rule = CheckRule::kSequence;
-    violation.sequence = message.sequence;
-    violation.what = fmt::format("number {} follows, {} was expected", message.sequence, expected_);
+    violation.sequence = number;
+    violation.what = fmt::format("number {} follows, {} was expected", number, expected_);
     Violate(violation);
   }
   started_ = true;
-  expected_ = message.sequence + 1;
+  expected_ = number + 1;
 }
 
 void StreamChecker::CheckStored(const Context& context, const BlockStored& stored) {
@@ -204,10 +238,14 @@ void StreamChecker::CheckStored(const Context& context, const BlockStored& store
             fmt::format("{} tokens for {} blocks of {}", stored.token_ids.size(), blocks, stored.block_size), group,
             blocks > 0 ? stored.block_hashes[0] : BlockHash());
   }
-  if (stored.parent_block_hash && synchronised() && !history_.WasAnnounced(group, stored.parent_block_hash->Low64())) {
-    Violate(context, CheckRule::kKnownParent,
-            fmt::format("parent {} was never announced", stored.parent_block_hash->ToHex()), group,
-            *stored.parent_block_hash);
+  if (stored.parent_block_hash && !history_.WasAnnounced(group, stored.parent_block_hash->Low64())) {
+    if (parents_lost_) {
+      ++counts_.unjudged;
+    } else if (synchronised()) {
+      Violate(context, CheckRule::kKnownParent,
+              fmt::format("parent {} was never announced", stored.parent_block_hash->ToHex()), group,
+              *stored.parent_block_hash);
+    }
   }
   const HeldBlocks::ShelfId shelf = held_.ShelfOf(stored.group_idx, stored.medium);
   const BlockMoment moment(context.message->sequence, context.event, BlockMoment::Kind::kStored);
@@ -232,6 +270,8 @@ void StreamChecker::CheckRemoved(const Context& context, const BlockRemoved& rem
                 fmt::format("block {} is removed and not held in group {}, {}", hash.ToHex(), group,
                             EscapeField(held_.shelf(shelf).medium)),
                 group, hash);
+      } else if (lossy()) {
+        ++counts_.unjudged;
       }
     } else if (options_.removals == Removals::kExact) {
       if (held_.Count(shelf, low64) > 0) {
@@ -250,10 +290,15 @@ void StreamChecker::CheckCleared(const Context& context) {
   held_.Clear();
   leaving_.clear();
   baseline_ = true;
+  if (lossy()) loss_->until = context.message->sequence;
   last_clear_ = BlockMoment(context.message->sequence, context.event, BlockMoment::Kind::kNone);
 }
 
 void StreamChecker::CheckWholeRemovals(const StreamMessage& message) {
+  if (lossy()) {
+    counts_.unjudged += leaving_.size();
+    return;
+  }
   for (const auto& [block, event] : leaving_) {
     const HeldBlocks::Shelf& shelf = held_.shelf(block.first);
     Violate({&message, event, nullptr}, CheckRule::kWholeRemoval,

@@ -66,8 +66,9 @@ struct CheckCounts {
   std::uint64_t cleared = 0;
   std::uint64_t undecodable = 0;
   std::uint64_t violations = 0;
-  std::uint64_t gaps = 0;     // not closed, late joins not included
-  std::uint64_t missing = 0;  // numbers in them
+  std::uint64_t unjudged = 0;  // parents and removals that are wrong unless a gap explains them
+  std::uint64_t gaps = 0;      // not closed, late joins not included
+  std::uint64_t missing = 0;   // numbers in them
   std::uint64_t healed = 0;
   std::uint64_t restarts = 0;
   std::uint64_t interruptions = 0;
@@ -75,9 +76,10 @@ struct CheckCounts {
 
 // Holds one stream to the rules and keeps the blocks it holds. While the stream is not known from its beginning (a late
 // join or a gap, until AllBlocksCleared or a restart) the rules about parents and removals cannot be judged and are
-// not. A gap inside the stream makes the verdict incomplete for good, and so do several publishers in one stream; a
-// late join does until AllBlocksCleared or a restart; a lost connection or an end that the publisher does not confirm
-// does until a restart or a confirmation.
+// not; behind a gap a parent cannot until a restart, for it may have come and gone in the gap. A gap inside the stream
+// makes the verdict incomplete for good, and so do several publishers in one stream; a late join does until
+// AllBlocksCleared or a restart; a lost connection or an end that the publisher does not confirm does until a restart
+// or a confirmation.
 //
 // Threads: one thread at a time.
 // Bounds: HeldBlocks and BlockHistory: under 1 GiB for 6 million different blocks. At most max_reports violations are
@@ -100,13 +102,16 @@ class StreamChecker final : public StreamSink {
   void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) override;
   void OnContinuity(Continuity continuity) override;
   void OnMalformed(std::size_t frame_count) override;
+  void OnOtherTopic(SequenceNumber number) override;
 
-  // After this message the engine says something else of itself.
+  // After this message the engine says something else of itself. Where a gap may be the cause it is named.
   void OnDisagreement(SequenceNumber sequence, std::string what);
 
   CheckVerdict Verdict() const;
   // Why the verdict is, or would be, incomplete: one line; empty if nothing is.
   std::string WhyIncomplete() const;
+  // The gap that explains all violations, which are then of the rule kAgreement: one line; empty if none does.
+  std::string WhyViolated() const;
 
   const CheckCounts& counts() const noexcept { return counts_; }
   const HeldBlocks& held() const noexcept { return held_; }
@@ -120,9 +125,15 @@ class StreamChecker final : public StreamSink {
     std::size_t event = 0;  // place in the payload
     const KVEventBatch::Event* value = nullptr;
   };
+  // Numbers at which what is held is unknown for a gap that was not closed.
+  struct Loss {
+    StreamGap gap;                        // the first one
+    std::optional<SequenceNumber> until;  // that of the AllBlocksCleared behind it
+  };
 
   void BeginLife();
-  void Expect(const StreamMessage& message);
+  bool lossy() const noexcept { return loss_ && !loss_->until; }
+  void Expect(SequenceNumber number);
   void CheckStored(const Context& context, const BlockStored& stored);
   void CheckRemoved(const Context& context, const BlockRemoved& removed);
   void CheckCleared(const Context& context);
@@ -142,6 +153,11 @@ class StreamChecker final : public StreamSink {
   bool interrupted_ = false;  // what follows may be of another life
   bool unconfirmed_ = false;  // something may follow what was received
   bool several_ = false;
+  std::optional<StreamGap> first_gap_;
+  std::optional<Loss> loss_;     // of this life, the latest
+  bool parents_lost_ = false;    // an announcement of this life may be in a gap
+  std::uint64_t explained_ = 0;  // violations that a gap explains
+  std::string explanation_;      // of the first one
   std::optional<BlockMoment> last_clear_;
   // Blocks of the current batch of which some announcements were taken back, not all; only under Removals::kExact.
   std::map<std::pair<HeldBlocks::ShelfId, std::uint64_t>, std::size_t> leaving_;

@@ -85,6 +85,12 @@ class StreamSink {
 
   // A live message that is not topic, sequence, payload.
   virtual void OnMalformed(std::size_t frame_count) = 0;
+
+  // Only of a stream that wants certain topics. A replayed message of another topic: its number is done, and nothing of
+  // it is to be applied.
+  virtual void OnOtherTopic(SequenceNumber /*number*/) {}
+  // A replay that names no topics, said once: its messages are handed out whatever their topic.
+  virtual void OnTopicUnknown() {}
 };
 
 }  // namespace kvwire

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvwire tap and kvwire play as processes, against a publisher in this one.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -29,6 +31,12 @@ namespace {
 std::string ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+std::size_t CountOf(std::string_view text, const std::string& output) {
+  std::size_t count = 0;
+  for (std::size_t at = output.find(text); at != std::string::npos; at = output.find(text, at + 1)) ++count;
+  return count;
 }
 
 KVEventBatch StoreBatch(std::uint64_t hash, std::optional<std::uint64_t> parent) {
@@ -357,6 +365,149 @@ TEST_CASE("a message that is too large ends the connection, not the tap") {
   CHECK(tap.output().find("\ninterrupted: ") != std::string::npos);
 }
 
+// Answers every replay request with messages 0 to 9, of topic kv@a and other in turn, in either layout.
+void AnswerRequests(ZmqLink* router, bool with_topics) {
+  const BatchEncoder encoder{KVEventsConfig::Extensions()};
+  while (const auto request = router->TryReceive()) {
+    const OutFrame peer = OutFrame::Copy(request->front());
+    const OutFrame empty = OutFrame::Copy({});
+    const auto answer = [&](SequenceNumber number, std::string_view topic, const std::vector<std::uint8_t>& payload) {
+      const SequenceFrame sequence = EncodeSequence(number);
+      std::vector<OutFrame> frames{peer, empty, OutFrame::Copy(sequence), OutFrame::Copy(payload)};
+      const std::vector<std::uint8_t> bytes(topic.begin(), topic.end());
+      if (with_topics) frames.insert(frames.begin() + 2, OutFrame::Copy(bytes));
+      REQUIRE(router->TrySend(frames) == SendResult::kSent);
+    };
+    for (SequenceNumber number = *DecodeSequence(request->back()); number < 10; ++number) {
+      std::vector<std::uint8_t> payload;
+      encoder.Encode(StoreBatch(1 + number, std::nullopt), &payload);
+      answer(number, number % 2 == 0 ? "kv@a" : "other", payload);
+    }
+    answer(kEndOfReplay, "", {});
+  }
+}
+
+TEST_CASE("C1: tap of one topic leaves out replayed messages of another one, or says that it cannot") {
+  const TempDir dir;
+  const auto context = ZmqContext::Create();
+  const auto bind = [&](LinkKind kind, const char* name) {
+    auto link = ZmqLink::Bind(context, kind, *Endpoint::Parse("ipc://" + (dir / name), "endpoint"), LinkOptions());
+    REQUIRE(link.has_value());
+    return *std::move(link);
+  };
+  for (const bool with_topics : {true, false}) {
+    CAPTURE(with_topics);
+    const auto publisher = bind(LinkKind::kPub, "live");
+    const auto router = bind(LinkKind::kRouter, "replay");
+    ChildProcess tap(KVWIRE_BINARY,
+                     {"tap", "--endpoint", "ipc://" + (dir / "live"), "--replay-endpoint", "ipc://" + (dir / "replay"),
+                      "--topic", "kv@", "--check", "--until-idle", "0.2", "--dump-state", dir / "state"});
+    for (int i = 0; i < 3000 && tap.ReadSome(10); ++i) AnswerRequests(router.get(), with_topics);
+    CHECK(tap.Wait() == 0);
+    CAPTURE(tap.output());
+    CHECK(tap.output().find("gaps 0 (0 messages missing)") != std::string::npos);
+    const std::string state = ReadFile(dir / "state");
+    if (with_topics) {
+      CHECK(tap.output().find("messages 5 (5 replayed)") != std::string::npos);
+      CHECK(tap.output().find("\nleft out 5 replayed messages of other topics\n") != std::string::npos);
+      CHECK(tap.output().find("unfiltered: ") == std::string::npos);
+      CHECK(state ==
+            "0 GPU 0000000000000001\n0 GPU 0000000000000003\n0 GPU 0000000000000005\n0 GPU 0000000000000007\n"
+            "0 GPU 0000000000000009\n");
+    } else {
+      CHECK(tap.output().find("messages 10 (10 replayed)") != std::string::npos);
+      CHECK(CountOf("unfiltered: the replay names no topics", tap.output()) == 1);
+    }
+  }
+}
+
+TEST_CASE("A8: after a message that nobody has any more tap is incomplete and names it, and nothing is violated") {
+  const TempDir dir;
+  const auto context = ZmqContext::Create();
+  const auto endpoint = Endpoint::Parse("ipc://" + (dir / "live"), "endpoint");
+  auto publisher = ZmqLink::Bind(context, LinkKind::kPub, *endpoint, LinkOptions());
+  REQUIRE(publisher.has_value());
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", "ipc://" + (dir / "live"), "--check", "--removals", "exact",
+                                   "--until-idle", "1"});
+  SequenceNumber next = 0;
+  const auto send = [&](const KVEventBatch& batch) {
+    std::vector<std::uint8_t> payload;
+    BatchEncoder(KVEventsConfig::Extensions()).Encode(batch, &payload);
+    const SequenceFrame sequence = EncodeSequence(next);
+    const OutFrame frames[] = {OutFrame::Copy({}), OutFrame::Copy(sequence), OutFrame::Copy(payload)};
+    REQUIRE((*publisher)->TrySend(frames) == SendResult::kSent);
+    ++next;
+  };
+  while (next < 1000 && tap.output().find("BlockStored") == std::string::npos) {
+    send(StoreBatch(1, std::nullopt));
+    REQUIRE(tap.ReadSome(10));
+  }
+  send(StoreBatch(1, std::nullopt));
+  const SequenceNumber lost = next++;
+  send(RemoveBatch(1));    // a removal more may have been lost
+  send(RemoveBatch(7));    // stored in the lost message, perhaps
+  send(StoreBatch(9, 8));  // so is this parent
+  CHECK(tap.Wait() == 2);
+  CAPTURE(tap.output());
+  CHECK(tap.output().find("violated:") == std::string::npos);
+  CHECK(tap.output().find("\nviolations 0\n") != std::string::npos);
+  CHECK(tap.output().find(fmt::format("message {} is missing (no replay endpoint)", lost)) != std::string::npos);
+  CHECK(tap.output().find("; parents and removals not judged because of it: 3\nverdict: incomplete\n") !=
+        std::string::npos);
+}
+
+// A tap whose standard error comes with its output.
+ChildProcess TapWithNotices(std::vector<std::string> more) {
+  std::vector<std::string> arguments{"-c", "exec \"$0\" tap \"$@\" 2>&1", KVWIRE_BINARY};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return ChildProcess("/bin/sh", arguments);
+}
+
+TEST_CASE("C4: tap says once that no publisher is there, and in the summary when none ever was") {
+  const TempDir dir;
+  const std::string endpoint = "ipc://" + (dir / "live");
+  const std::string notice = "kvwire tap: no publisher at " + endpoint + " yet\n";
+  ChildProcess tap = TapWithNotices({"--endpoint", endpoint, "--check"});
+  REQUIRE(tap.WaitFor(notice));
+  SUBCASE("none ever was") {
+    tap.Signal(SIGINT);
+    CHECK(tap.Wait() == 3);
+    CHECK(tap.output().find("\nnever connected: no publisher at " + endpoint + "\n") != std::string::npos);
+  }
+  SUBCASE("one came") {
+    const auto context = ZmqContext::Create();
+    auto publisher = ZmqLink::Bind(context, LinkKind::kPub, *Endpoint::Parse(endpoint, "endpoint"), LinkOptions());
+    REQUIRE(publisher.has_value());
+    // Its subscription is there: so is the connection.
+    ZmqLink* const links[] = {publisher->get()};
+    bool subscribed = false;
+    for (int i = 0; i < 500 && !subscribed; ++i) {
+      subscribed = (*publisher)->TryReceive().has_value();
+      if (!subscribed) WaitForInput(links, nullptr, std::chrono::milliseconds(10));
+    }
+    REQUIRE(subscribed);
+    tap.Signal(SIGINT);
+    CHECK(tap.Wait() == 3);
+    CHECK(tap.output().find("never connected") == std::string::npos);
+  }
+  CHECK(CountOf(notice, tap.output()) == 1);
+}
+
+TEST_CASE("C4: tap says once that nobody is at the replay endpoint, when there is somebody to be asked") {
+  const TempDir dir;
+  Source source;
+  const std::string replay = "ipc://" + (dir / "replay");
+  ChildProcess tap = TapWithNotices({"--endpoint", source.info().endpoint, "--replay-endpoint", replay, "--check"});
+  REQUIRE(tap.WaitFor("listening on"));
+  source.PublishUntil(&tap, "BlockStored");
+  REQUIRE(tap.WaitFor("kvwire tap: no publisher at " + replay + " yet\n"));
+  tap.Signal(SIGINT);
+  CHECK(tap.Wait() == 2);
+  CHECK(CountOf("no publisher at " + replay + " yet", tap.output()) == 1);
+  CHECK(CountOf("\nnever connected: ", tap.output()) == 1);
+  CHECK(CountOf("\nnever connected: no publisher at " + replay + "\n", tap.output()) == 1);
+}
+
 TEST_CASE("tap that hears nothing ends with 3, checking or not") {
   Source source;
   for (const bool check : {false, true}) {
@@ -385,6 +536,15 @@ TEST_CASE("addresses that tap cannot use are refused by name") {
   CHECK(wildcard.Wait() == 4);
   ChildProcess inproc(KVWIRE_BINARY, {"tap", "--endpoint", "inproc://x"});
   CHECK(inproc.Wait() == 4);
+  ChildProcess no_port(KVWIRE_BINARY, {"tap", "--wait", "0.1", "--endpoint", "tcp://localhost:0"});
+  CHECK(no_port.Wait() == 4);
+  // One machine has several names.
+  ChildProcess same(KVWIRE_BINARY, {"tap", "--wait", "0.1", "--endpoint", "tcp://localhost:5557", "--replay-endpoint",
+                                    "tcp://127.0.0.1:5557"});
+  CHECK(same.Wait() == 4);
+  ChildProcess own(KVWIRE_BINARY, {"tap", "--wait", "0.1", "--bind", "--endpoint", "tcp://*:5557", "--replay-endpoint",
+                                   "tcp://localhost:5557"});
+  CHECK(own.Wait() == 4);
 }
 
 TEST_CASE("tap that cannot listen or write ends with 4") {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// EventStream by its numbers: order, gaps, replays, late joins, restarts, topics.
 #include "kv_events/subscribe/event_stream.h"
 
 #include <memory>
@@ -8,48 +9,10 @@
 #include <doctest/doctest.h>
 
 #include "kv_events/subscribe/stream_checker.h"
-#include "tests/unit/subscribe/stream_fixture.h"
+#include "tests/unit/subscribe/event_stream_rig.h"
 
 namespace kvwire::test {
 namespace {
-
-constexpr MonotonicNanos kSecond = 1'000'000'000;
-using Lines = std::vector<std::string>;
-
-// A stream over scripted links: `live` and, for every replay attempt, a new entry of `attempts`.
-struct Rig {
-  explicit Rig(bool with_replay = true, EventStreamOptions options = {}) {
-    ReplayLinkFactory factory;
-    if (with_replay) {
-      factory = [this]() -> std::unique_ptr<FrameLink> {
-        attempts.push_back(std::make_shared<Wire>());
-        attempts.back()->send_result = replay_send;
-        return std::make_unique<ScriptedLink>(attempts.back());
-      };
-    }
-    stream = std::make_unique<EventStream>(std::make_unique<ScriptedLink>(live), factory, options, &sink);
-  }
-
-  // Puts live messages in and lets the stream work until it has nothing to do. Returns what the sink was told.
-  Lines See(const std::vector<InFrames>& messages, MonotonicNanos now = 0) {
-    for (const InFrames& message : messages) live->inbox.push_back(message);
-    return Work(now);
-  }
-  Lines Work(MonotonicNanos now = 0) {
-    while (stream->DoWork(now) > 0) {
-    }
-    return sink.Take();
-  }
-  void Answer(const std::vector<InFrames>& messages) {
-    for (const InFrames& message : messages) attempts.back()->inbox.push_back(message);
-  }
-
-  std::shared_ptr<Wire> live = std::make_shared<Wire>();
-  std::vector<std::shared_ptr<Wire>> attempts;
-  SendResult replay_send = SendResult::kSent;
-  LineSink sink;
-  std::unique_ptr<EventStream> stream;
-};
 
 TEST_CASE("messages in order are applied as they come") {
   Rig rig;
@@ -313,274 +276,6 @@ TEST_CASE("Finish gives a running recovery up and applies what waited") {
                                  "gap 3-3 stopped before the replay was complete", "live 4"});
 }
 
-// A stream whose live link watches its peers, connected, with messages 0 to `count` - 1 applied.
-struct WatchedRig : Rig {
-  explicit WatchedRig(SequenceNumber count, bool with_replay = true, EventStreamOptions options = {})
-      : Rig(with_replay, options) {
-    Connect();
-    for (SequenceNumber i = 0; i < count; ++i) live->inbox.push_back(Live(i));
-    Work();
-    if (with_replay) {
-      Answer({EndWithTopic()});
-      Work();
-    }
-  }
-  void Connect() { ++live->peers.connected; }
-  void Disconnect() { ++live->peers.disconnected; }
-};
-
-TEST_CASE("with the first connection the stream asks what was published before, also when nothing comes live") {
-  Rig rig;
-  CHECK(rig.Work() == Lines{});
-  CHECK(rig.attempts.empty());
-  ++rig.live->peers.connected;
-  CHECK(rig.Work() == Lines{});
-  REQUIRE(rig.attempts.size() == 1);
-  CHECK(rig.attempts[0]->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
-  CHECK(rig.stream->recovering());
-  SUBCASE("everything") {
-    rig.Answer({ReplayWithTopic(0), ReplayWithTopic(1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "confirmed"});
-    CHECK(rig.See({Live(2)}) == Lines{"live 2"});
-  }
-  SUBCASE("only the end of it is kept") {
-    rig.Answer({ReplayWithTopic(7), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"gap 0-6 late: not in the replay", "replay 7", "confirmed"});
-  }
-  SUBCASE("nothing yet") {
-    rig.Answer({EndWithTopic()});
-    CHECK(rig.Work() == Lines{"confirmed"});
-    CHECK(rig.See({Live(0)}) == Lines{"live 0"});
-  }
-  SUBCASE("a live message in the middle of the answer bounds it") {
-    rig.Answer({ReplayWithTopic(0)});
-    CHECK(rig.See({Live(2), Live(3)}) == Lines{"recovery 0-1", "replay 0"});
-    rig.Answer({ReplayWithTopic(1), ReplayWithTopic(2), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 1", "healed 0-1", "live 2", "live 3", "confirmed"});
-  }
-  SUBCASE("the first message comes live and the answer repeats it") {
-    CHECK(rig.See({Live(0), Live(1)}) == Lines{"live 0", "live 1"});
-    rig.Answer({ReplayWithTopic(0), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"confirmed"});
-  }
-  SUBCASE("nobody answers") {
-    rig.Work(2 * kSecond);
-    rig.Work(4 * kSecond);
-    CHECK(rig.Work(6 * kSecond) == Lines{"unconfirmed"});
-    CHECK(rig.See({Live(0)}, 7 * kSecond) == Lines{"live 0"});
-  }
-  SUBCASE("a message lost behind the answer is asked for again") {
-    CHECK(rig.See({Live(0), Live(2)}) == Lines{"live 0", "recovery 1-1"});
-    rig.Answer({ReplayWithTopic(0), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"confirmed"});
-    REQUIRE(rig.attempts.size() == 2);
-    rig.Answer({ReplayWithTopic(1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 1", "healed 1-1", "live 2"});
-  }
-}
-
-TEST_CASE("Confirm brings a lost end, and says whether the publisher answers") {
-  WatchedRig rig(3);
-  rig.stream->Confirm();
-  CHECK(rig.stream->recovering());
-  CHECK(rig.Work() == Lines{});
-  CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
-  SUBCASE("nothing follows") {
-    rig.Answer({ReplayWithTopic(2), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"confirmed"});
-  }
-  SUBCASE("the last messages were lost") {
-    rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), ReplayWithTopic(4), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 3", "replay 4", "confirmed"});
-  }
-  SUBCASE("nobody answers") {
-    rig.Work(2 * kSecond);
-    rig.Work(4 * kSecond);
-    CHECK(rig.Work(6 * kSecond) == Lines{"unconfirmed"});
-  }
-  SUBCASE("another publisher answers") {
-    rig.Answer({ReplayWithTopic(2, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"unconfirmed"});
-  }
-  SUBCASE("a publisher that keeps nothing cannot confirm") {
-    rig.Answer({EndWithTopic()});
-    CHECK(rig.Work() == Lines{"unconfirmed"});
-  }
-  CHECK_FALSE(rig.stream->recovering());
-}
-
-TEST_CASE("a question is asked also while the stream is busy, and one that was never asked is not confirmed") {
-  WatchedRig rig(3);
-  rig.stream->Confirm();
-  SUBCASE("busy") {
-    for (SequenceNumber i = 3; i < 203; ++i) rig.live->inbox.push_back(Live(i));
-    rig.stream->DoWork(0);
-    CHECK_FALSE(rig.live->inbox.empty());
-    CHECK(rig.attempts.size() == 2);
-  }
-  SUBCASE("never asked") {
-    rig.stream->Finish();
-    CHECK(rig.sink.Take() == Lines{"unconfirmed"});
-  }
-}
-
-TEST_CASE("after a lost connection nothing is applied before the publisher's life is known") {
-  WatchedRig rig(3);
-  rig.Disconnect();
-  CHECK(rig.Work() == Lines{"interrupted"});
-  CHECK_FALSE(rig.stream->recovering());
-  rig.Connect();
-  SUBCASE("the same life goes on") {
-    CHECK(rig.See({Live(5)}) == Lines{});
-    CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
-    rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), ReplayWithTopic(4), ReplayWithTopic(5), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"confirmed", "recovery 3-4"});
-    rig.Answer({ReplayWithTopic(3), ReplayWithTopic(4), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 3", "replay 4", "healed 3-4", "live 5"});
-  }
-  SUBCASE("the same life, and nothing live") {
-    CHECK(rig.Work() == Lines{});
-    rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 3", "confirmed"});
-  }
-  SUBCASE("C14: a new life that passed the old numbers is a restart") {
-    CHECK(rig.See({Live(9, 1)}) == Lines{});
-    rig.Answer({ReplayWithTopic(2, 1), ReplayWithTopic(3, 1)});
-    CHECK(rig.Work() == Lines{"restart 2 by replay"});
-    CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
-    rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "confirmed"});
-  }
-  SUBCASE("C14: a new life whose first message has the next number is a restart") {
-    CHECK(rig.See({Live(3, 1)}) == Lines{});
-    rig.Answer({ReplayWithTopic(2, 1), ReplayWithTopic(3, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"restart 2 by replay"});
-    rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), ReplayWithTopic(2, 1), ReplayWithTopic(3, 1)});
-    rig.Answer({EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "replay 2", "replay 3", "confirmed"});
-    CHECK(rig.See({Live(4, 1)}) == Lines{"live 4"});
-  }
-  SUBCASE("C14: a new life with fewer messages is a restart") {
-    CHECK(rig.Work() == Lines{});
-    rig.Answer({EndWithTopic()});
-    CHECK(rig.Work() == Lines{"restart 2 by replay"});
-    rig.Answer({ReplayWithTopic(0, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 0", "confirmed"});
-    CHECK(rig.See({Live(1, 1)}) == Lines{"live 1"});
-  }
-  SUBCASE(
-      "C14: the new life's replay begins with the next number: nothing tells the lives apart, so all is forgotten") {
-    CHECK(rig.See({Live(9, 1)}) == Lines{});
-    rig.Answer({ReplayWithTopic(3, 1), ReplayWithTopic(4, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"forgotten", "recovery 0-8"});
-    CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
-    rig.Answer({ReplayWithTopic(3, 1), ReplayWithTopic(4, 1), ReplayWithTopic(5, 1), ReplayWithTopic(6, 1),
-                ReplayWithTopic(7, 1), ReplayWithTopic(8, 1), ReplayWithTopic(9, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"gap 0-2 late: not in the replay", "replay 3", "replay 4", "replay 5", "replay 6",
-                              "replay 7", "replay 8", "live 9"});
-  }
-  SUBCASE("nobody answers at first: all is forgotten, and what comes later is a late join") {
-    CHECK(rig.See({Live(3, 1)}) == Lines{});
-    rig.Work(2 * kSecond);
-    rig.Work(4 * kSecond);
-    CHECK(rig.Work(6 * kSecond) == Lines{"forgotten", "recovery 0-2"});
-    rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), ReplayWithTopic(2, 1), ReplayWithTopic(3, 1)});
-    CHECK(rig.Work(6 * kSecond) == Lines{"replay 0", "replay 1", "replay 2", "healed 0-2", "live 3"});
-  }
-  SUBCASE("more live messages than may wait: all is forgotten") {
-    std::vector<InFrames> many;
-    for (SequenceNumber i = 3; i < 3 + 4097; ++i) many.push_back(Live(i));
-    const Lines lines = rig.See(many);
-    REQUIRE(lines.size() == 4100);
-    CHECK(lines[0] == "forgotten");
-    CHECK(lines[1] == "recovery 0-2");
-    CHECK(lines[2] == "gap 0-2 late: too many live messages while waiting for the replay");
-    CHECK(lines.back() == "live 4099");
-  }
-}
-
-TEST_CASE("a new life that is interrupted before its first message is an interruption, too") {
-  WatchedRig rig(3);
-  rig.Disconnect();
-  rig.Connect();
-  CHECK(rig.Work() == Lines{"interrupted"});
-  rig.Answer({EndWithTopic()});
-  CHECK(rig.Work() == Lines{"restart 2 by replay"});
-  rig.Answer({EndWithTopic()});
-  CHECK(rig.Work() == Lines{"confirmed"});
-  rig.Disconnect();
-  CHECK(rig.Work() == Lines{"interrupted"});
-}
-
-TEST_CASE("a question is answered although live messages arrive meanwhile") {
-  WatchedRig rig(3);
-  rig.stream->Confirm();
-  rig.Work();
-  CHECK(rig.See({Live(3), Live(4)}) == Lines{"live 3", "live 4"});
-  rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), EndWithTopic()});
-  CHECK(rig.Work() == Lines{"confirmed"});
-}
-
-TEST_CASE("what the old connection left is applied until a new one is there") {
-  WatchedRig rig(3);
-  rig.Disconnect();
-  CHECK(rig.See({Live(3), Live(4)}) == Lines{"interrupted", "live 3", "live 4"});
-  SUBCASE("but a hole waits: whoever answers now may be another life") {
-    CHECK(rig.See({Live(6)}) == Lines{});
-    CHECK(rig.attempts.size() == 1);
-    rig.stream->Finish();
-    CHECK(rig.sink.Take() == Lines{"gap 5-5 stopped before the replay was complete", "live 6"});
-  }
-  SUBCASE("Confirm asks nobody while nobody is there") {
-    rig.stream->Confirm();
-    CHECK_FALSE(rig.stream->recovering());
-    CHECK(rig.Work() == Lines{});
-    CHECK(rig.attempts.size() == 1);
-  }
-}
-
-TEST_CASE("a connection lost during a recovery ends the answer, and the recovery begins again in the same life") {
-  WatchedRig rig(2);
-  CHECK(rig.See({Live(4)}) == Lines{"recovery 2-3"});
-  rig.Answer({ReplayWithTopic(2)});
-  CHECK(rig.Work() == Lines{"replay 2"});
-  rig.Answer({ReplayWithTopic(3, 1)});
-  rig.Disconnect();
-  rig.Connect();
-  CHECK(rig.Work() == Lines{"interrupted"});
-  CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
-  SUBCASE("same life") {
-    rig.Answer({ReplayWithTopic(2), ReplayWithTopic(3), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"confirmed", "recovery 3-3"});
-    rig.Answer({ReplayWithTopic(3), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 3", "healed 3-3", "live 4"});
-  }
-  SUBCASE("another life") {
-    rig.Answer({ReplayWithTopic(2, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"restart 1 by replay"});
-    rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), ReplayWithTopic(2, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "replay 2", "confirmed"});
-  }
-}
-
-TEST_CASE("without a replay endpoint a lost connection is reported and the numbers go on") {
-  WatchedRig rig(3, false);
-  rig.Disconnect();
-  rig.Connect();
-  CHECK(rig.See({Live(3)}) == Lines{"interrupted", "live 3"});
-  rig.stream->Confirm();
-  CHECK_FALSE(rig.stream->recovering());
-  CHECK(rig.See({Live(0, 1)}) == Lines{"restart 3 0", "live 0"});
-}
-
-TEST_CASE("several publishers on one link are reported once") {
-  WatchedRig rig(1);
-  rig.Connect();
-  CHECK(rig.Work() == Lines{"several"});
-  rig.Connect();
-  CHECK(rig.Work() == Lines{});
-}
-
 TEST_CASE(
     "A2: a subscriber that sees 0, 1, 6 knows that it lacks four messages, and a late one that it lacks the "
     "beginning") {
@@ -599,6 +294,83 @@ TEST_CASE(
     CHECK_FALSE(checker.synchronised());
     CHECK(stream.stats().missing == (late ? 6 : 4));
   }
+}
+
+// A stream of one topic beside another one of the same publisher.
+EventStreamOptions OnlyTopic(const char* topic) {
+  EventStreamOptions options;
+  options.topic = topic;
+  return options;
+}
+
+InFrames ReplayOfTopic(const char* topic, SequenceNumber number) {
+  return {{}, ToBytes(topic), SequenceBytes(number), Payload(number)};
+}
+
+TEST_CASE("C1: replayed messages of another topic are left out, and their numbers are not missing") {
+  Rig rig(true, OnlyTopic("kv"));
+  CHECK(rig.See({Live(0), Live(4)}) == Lines{"live 0", "recovery 1-3"});
+  rig.Answer({ReplayOfTopic("other", 1), ReplayOfTopic("kv@a", 2), ReplayOfTopic("k", 3), EndWithTopic()});
+  CHECK(rig.Work() == Lines{"other topic 1", "replay 2", "other topic 3", "healed 1-3", "live 4"});
+  CHECK(rig.stream->stats().other_topic == 2);
+  CHECK(rig.stream->stats().replayed == 1);
+  CHECK(rig.stream->stats().gaps == 0);
+  SUBCASE("a hole beside them is still a gap") {
+    CHECK(rig.See({Live(8)}) == Lines{"recovery 5-7"});
+    rig.Answer({ReplayOfTopic("other", 5), ReplayOfTopic("kv", 7), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"other topic 5", "gap 6-6 not in the replay", "replay 7", "live 8"});
+  }
+}
+
+TEST_CASE("C1: the last message known of a publisher may be one of another topic") {
+  WatchedRig rig(1, true, OnlyTopic("kv"));
+  rig.stream->Confirm();
+  rig.Work();
+  rig.Answer({ReplayWithTopic(0), ReplayOfTopic("other", 1), EndWithTopic()});
+  CHECK(rig.Work() == Lines{"other topic 1", "confirmed"});
+  rig.stream->Confirm();
+  rig.Work();
+  CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(1)}});
+  rig.Answer({ReplayOfTopic("other", 1), EndWithTopic()});
+  CHECK(rig.Work() == Lines{"confirmed"});
+}
+
+TEST_CASE("C1: a replay that names no topics is applied as it is, and that is said once") {
+  Rig rig(true, OnlyTopic("kv"));
+  CHECK(rig.See({Live(0), Live(3)}) == Lines{"live 0", "recovery 1-2"});
+  rig.Answer({ReplayLegacy(1), ReplayLegacy(2), EndLegacy()});
+  CHECK(rig.Work() == Lines{"topic unknown", "replay 1", "replay 2", "healed 1-2", "live 3"});
+  CHECK(rig.See({Live(5)}) == Lines{"recovery 4-4"});
+  rig.Answer({ReplayLegacy(4), EndLegacy()});
+  CHECK(rig.Work() == Lines{"replay 4", "healed 4-4", "live 5"});
+}
+
+TEST_CASE("C1: a checker passes over the numbers of another topic") {
+  StreamChecker checker({}, nullptr);
+  const auto wire = std::make_shared<Wire>();
+  const auto replay = std::make_shared<Wire>();
+  replay->inbox = {ReplayOfTopic("other", 0), ReplayOfTopic("kv", 1), ReplayOfTopic("other", 2), EndWithTopic()};
+  const auto ask = [&replay]() -> std::unique_ptr<FrameLink> { return std::make_unique<ScriptedLink>(replay); };
+  EventStream stream(std::make_unique<ScriptedLink>(wire), ask, OnlyTopic("kv"), &checker);
+  wire->inbox.push_back(Live(3));
+  while (stream.DoWork(0) > 0) {
+  }
+  CHECK(checker.Verdict() == CheckVerdict::kClean);
+  CHECK(checker.counts().batches == 2);
+  CHECK(checker.held().size() == 2);
+}
+
+TEST_CASE("a stream knows whether its replay endpoint was ever reached") {
+  Rig rig;
+  CHECK_FALSE(rig.stream->replay_reached());
+  rig.See({Live(0), Live(2)});
+  CHECK_FALSE(rig.stream->replay_reached());
+  SUBCASE("by an answer") { rig.Answer({ReplayWithTopic(1), EndWithTopic()}); }
+  SUBCASE("by a connection") { ++rig.attempts.back()->peers.connected; }
+  rig.Work();
+  CHECK(rig.stream->replay_reached());
+  rig.stream->Finish();
+  CHECK(rig.stream->replay_reached());
 }
 
 }  // namespace

@@ -270,6 +270,131 @@ TEST_CASE("a gap that was not closed makes the verdict incomplete for good") {
   CHECK(bench.Only() == CheckRule::kClearEmpties);
 }
 
+TEST_CASE("A8: what can follow from a gap is incomplete, once and with the gap as the reason, never violated") {
+  StreamChecker::Options exact;
+  exact.removals = Removals::kExact;
+  Bench bench(exact);
+  bench.Store({1});
+  bench.Store({1});
+  bench.End();
+  bench.checker.OnGap({1, 3, GapReason::kNotInReplay, false});
+  bench.number = 4;
+  SUBCASE("known-removal") { bench.Remove({7}); }
+  SUBCASE("known-parent") { bench.Store({9}, 8); }
+  SUBCASE("known-parent, after a clear, too: the parent may have come and gone before") {
+    bench.Clear();
+    bench.Store({9}, 8);
+  }
+  SUBCASE("whole-removal: a removal may be lost") { bench.Remove({1}); }
+  bench.End();
+  CHECK(bench.violations.empty());
+  CHECK(bench.checker.Verdict() == CheckVerdict::kIncomplete);
+  CHECK(bench.checker.counts().violations == 0);
+  CHECK(bench.checker.WhyIncomplete() ==
+        "messages 1 to 3 are missing (not in the replay); parents and removals not judged because of it: 1");
+}
+
+TEST_CASE("A8: what a gap cannot be the reason of is violated") {
+  StreamChecker::Options exact;
+  exact.removals = Removals::kExact;
+  Bench bench(exact);
+  bench.Store({1});
+  bench.End();
+  bench.checker.OnGap({1, 3, GapReason::kNotInReplay, false});
+  bench.number = 4;
+  CheckRule rule = CheckRule::kTokenCount;
+  SUBCASE("token-count") { bench.Store({2}, std::nullopt, 1); }
+  SUBCASE("clear-empties") {
+    bench.Store({2});
+    bench.Clear();
+    bench.Remove({2});
+    rule = CheckRule::kClearEmpties;
+  }
+  SUBCASE("known-removal, after a clear") {
+    bench.Clear();
+    bench.Remove({7});
+    rule = CheckRule::kKnownRemoval;
+  }
+  SUBCASE("whole-removal, after a clear") {
+    bench.Clear();
+    bench.Store({2});
+    bench.Store({2});
+    bench.Remove({2});
+    rule = CheckRule::kWholeRemoval;
+  }
+  SUBCASE("sequence") {
+    bench.number = 9;
+    bench.Store({2});
+    rule = CheckRule::kSequence;
+  }
+  SUBCASE("known-parent, in another life") {
+    bench.checker.OnRestart(3, 0);
+    bench.number = 0;
+    bench.Store({9}, 8);
+    rule = CheckRule::kKnownParent;
+  }
+  bench.End();
+  CHECK(bench.Only() == rule);
+}
+
+TEST_CASE("A8: the reason names the first gap and counts the others") {
+  Bench bench;
+  bench.Store({1});
+  bench.End();
+  bench.checker.OnGap({1, 1, GapReason::kNoReplay, false});
+  CHECK(bench.checker.WhyIncomplete() == "message 1 is missing (no replay endpoint)");
+  bench.checker.OnGap({4, 6, GapReason::kNoAnswer, false});
+  CHECK(bench.checker.WhyIncomplete() == "message 1 is missing (no replay endpoint), and 3 more behind it");
+  bench.number = 7;
+  bench.Remove({5, 6});
+  bench.End();
+  CHECK(bench.checker.WhyIncomplete() ==
+        "message 1 is missing (no replay endpoint), and 3 more behind it; parents and removals not judged because of "
+        "it: 2");
+}
+
+TEST_CASE("A8: agreement: what the engine says otherwise after a gap is told with the gap as the cause") {
+  Bench bench;
+  bench.Store({1});
+  bench.End();
+  SUBCASE("before any gap there is no cause") {
+    bench.checker.OnDisagreement(0, "differs");
+    CHECK(bench.Only() == CheckRule::kAgreement);
+    CHECK(bench.violations[0].what == "differs");
+    CHECK(bench.checker.WhyViolated().empty());
+  }
+  bench.checker.OnGap({1, 3, GapReason::kNotInReplay, false});
+  bench.number = 4;
+  bench.Store({2});
+  bench.End();
+  constexpr const char* kCause = "messages 1 to 3 are missing (not in the replay)";
+  SUBCASE("at a number behind it") {
+    bench.checker.OnDisagreement(4, "differs");
+    CHECK(bench.Only() == CheckRule::kAgreement);
+    CHECK(bench.violations[0].what == std::string("differs; cause: ") + kCause);
+    CHECK(bench.checker.WhyViolated() == kCause);
+    SUBCASE("unless something else is violated, too") {
+      bench.Store({5}, std::nullopt, 1);
+      bench.End();
+      CHECK(bench.checker.WhyViolated().empty());
+    }
+  }
+  SUBCASE("not at a number before it") {
+    bench.checker.OnDisagreement(0, "differs");
+    CHECK(bench.violations.back().what == "differs");
+    CHECK(bench.checker.WhyViolated().empty());
+  }
+  SUBCASE("not at a number behind a clear that follows it") {
+    bench.Clear();
+    bench.End();
+    bench.checker.OnDisagreement(4, "late");
+    bench.checker.OnDisagreement(5, "differs");
+    CHECK(bench.violations[bench.violations.size() - 2].what == std::string("late; cause: ") + kCause);
+    CHECK(bench.violations.back().what == "differs");
+    CHECK(bench.checker.WhyViolated().empty());
+  }
+}
+
 TEST_CASE("a gap that was closed leaves the verdict clean") {
   Bench bench;
   bench.checker.OnRecovery(0, 0);

@@ -95,6 +95,8 @@ class LineSink final : public StreamSink {
     lines.emplace_back(kWords[static_cast<int>(continuity)]);
   }
   void OnMalformed(std::size_t frame_count) override { lines.push_back(fmt::format("malformed {}", frame_count)); }
+  void OnOtherTopic(SequenceNumber number) override { lines.push_back(fmt::format("other topic {}", number)); }
+  void OnTopicUnknown() override { lines.emplace_back("topic unknown"); }
 
   // The lines since the last call.
   std::vector<std::string> Take() { return std::exchange(lines, {}); }
