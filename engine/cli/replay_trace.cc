@@ -198,8 +198,7 @@ Status ReplayTraceCommand::Build() {
   }
   const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
   if (!algorithm) return tl::unexpected<Error>(algorithm.error());
-  auto hasher =
-      BlockHasher::Create(*algorithm, ProcessEnvironment("PYTHONHASHSEED").value_or(std::string(kDefaultHashSeed)));
+  auto hasher = BlockHasher::Create(*algorithm, ResolveHashSeed(*algorithm, std::nullopt, ProcessEnvironment));
   if (!hasher) return tl::unexpected<Error>(std::move(hasher).error());
   auto reader = TraceReader::Open(trace_);
   if (!reader) return tl::unexpected<Error>(std::move(reader).error());

@@ -227,6 +227,7 @@ Status ServeCommand::Start() {
   settings_.instance.log = StderrLog();
   settings_.routes.version = KVWIRE_VERSION;
   for (const std::string& note : settings_.notes) StderrLog()(LogLevel::kInfo, note);
+  for (const std::string& warning : settings_.warnings) StderrLog()(LogLevel::kWarning, warning);
   Status made = MakeTokenizer();
   if (!made) return made;
   auto egress = EgressThread::Create();

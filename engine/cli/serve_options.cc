@@ -14,6 +14,7 @@
 
 #include "engine/cli/faults_option.h"
 #include "engine/cli/number_options.h"
+#include "engine/serve/fault_effect.h"
 #include "kv_events/escape_text.h"
 
 namespace kvwire::engine {
@@ -28,10 +29,10 @@ constexpr TokenId kFirstLetter = 97;
 constexpr std::uint32_t kNumLetters = 26;
 
 // Flags of vLLM that change nothing here. With a value:
-constexpr const char* kIgnoredWithValue[] = {"additional-config",
-                                             "all2all-backend",
+constexpr const char* kIgnoredWithValue[] = {"all2all-backend",
                                              "allowed-headers",
                                              "allowed-local-media-path",
+                                             "allowed-media-domains",
                                              "allowed-methods",
                                              "allowed-origins",
                                              "api-server-count",
@@ -40,7 +41,6 @@ constexpr const char* kIgnoredWithValue[] = {"additional-config",
                                              "chat-template-content-format",
                                              "code-revision",
                                              "collect-detailed-traces",
-                                             "compilation-config",
                                              "config-format",
                                              "convert",
                                              "cpu-offload-gb",
@@ -48,30 +48,31 @@ constexpr const char* kIgnoredWithValue[] = {"additional-config",
                                              "data-parallel-backend",
                                              "data-parallel-rpc-port",
                                              "decode-context-parallel-size",
-                                             "default-chat-template-kwargs",
                                              "device",
                                              "distributed-executor-backend",
                                              "download-dir",
                                              "dtype",
-                                             "eplb-config",
                                              "generation-config",
                                              "gpu-memory-utilization",
                                              "guided-decoding-backend",
+                                             "h11-max-header-count",
+                                             "h11-max-incomplete-event-size",
                                              "hf-config-path",
-                                             "hf-overrides",
                                              "hf-token",
                                              "ignore-patterns",
                                              "kv-cache-dtype",
                                              "kv-cache-memory-bytes",
                                              "kv-offloading-backend",
                                              "kv-offloading-size",
-                                             "kv-transfer-config",
-                                             "limit-mm-per-prompt",
                                              "load-format",
                                              "log-config-file",
                                              "logits-processors",
+                                             "logprobs-mode",
                                              "long-prefill-token-threshold",
                                              "lora-dtype",
+                                             "mamba-block-size",
+                                             "mamba-cache-dtype",
+                                             "mamba-ssm-cache-dtype",
                                              "max-cpu-loras",
                                              "max-log-len",
                                              "max-logprobs",
@@ -81,29 +82,27 @@ constexpr const char* kIgnoredWithValue[] = {"additional-config",
                                              "max-num-partial-prefills",
                                              "max-parallel-loading-workers",
                                              "max-seq-len-to-capture",
+                                             "mm-encoder-tp-mode",
                                              "mm-processor-cache-gb",
-                                             "mm-processor-kwargs",
+                                             "mm-processor-cache-type",
                                              "model-impl",
-                                             "model-loader-extra-config",
                                              "optimization-level",
                                              "otlp-traces-endpoint",
-                                             "override-generation-config",
                                              "pipeline-parallel-size",
-                                             "pooler-config",
+                                             "prefill-context-parallel-size",
+                                             "pt-load-map-location",
                                              "quantization",
                                              "reasoning-parser",
                                              "response-role",
                                              "revision",
                                              "root-path",
-                                             "rope-scaling",
                                              "rope-theta",
                                              "runner",
+                                             "scheduler-cls",
                                              "scheduling-policy",
                                              "seed",
                                              "show-hidden-metrics-for-version",
-                                             "speculative-config",
                                              "stream-interval",
-                                             "structured-outputs-config",
                                              "swap-space",
                                              "task",
                                              "tensor-parallel-size",
@@ -111,14 +110,38 @@ constexpr const char* kIgnoredWithValue[] = {"additional-config",
                                              "tokenizer-revision",
                                              "tool-call-parser",
                                              "tool-parser-plugin",
+                                             "tool-server",
                                              "uvicorn-log-level",
+                                             "video-pruning-rate",
                                              "worker-cls",
                                              "worker-extension-cls"};
+// With a JSON object, whose keys can be given one by one: --NAME.KEY VALUE.
+constexpr const char* kIgnoredJson[] = {"additional-config",
+                                        "attention-config",
+                                        "compilation-config",
+                                        "default-chat-template-kwargs",
+                                        "ec-transfer-config",
+                                        "eplb-config",
+                                        "hf-overrides",
+                                        "kernel-config",
+                                        "kv-transfer-config",
+                                        "limit-mm-per-prompt",
+                                        "media-io-kwargs",
+                                        "mm-processor-kwargs",
+                                        "model-loader-extra-config",
+                                        "override-generation-config",
+                                        "pooler-config",
+                                        "profiler-config",
+                                        "rope-scaling",
+                                        "speculative-config",
+                                        "structured-outputs-config"};
 // Without one; each also as --no-.
 constexpr const char* kIgnoredFlags[] = {"aggregate-engine-logging",
+                                         "allow-credentials",
                                          "async-scheduling",
                                          "calculate-kv-scales",
                                          "disable-cascade-attn",
+                                         "disable-chunked-mm-input",
                                          "disable-custom-all-reduce",
                                          "disable-fastapi-docs",
                                          "disable-frontend-multiprocessing",
@@ -132,6 +155,7 @@ constexpr const char* kIgnoredFlags[] = {"aggregate-engine-logging",
                                          "enable-dbo",
                                          "enable-eplb",
                                          "enable-expert-parallel",
+                                         "enable-log-deltas",
                                          "enable-log-outputs",
                                          "enable-log-requests",
                                          "enable-lora",
@@ -139,11 +163,18 @@ constexpr const char* kIgnoredFlags[] = {"aggregate-engine-logging",
                                          "enable-request-id-headers",
                                          "enable-server-load-tracking",
                                          "enable-sleep-mode",
+                                         "enable-ssl-refresh",
+                                         "enable-tokenizer-info-endpoint",
                                          "enforce-eager",
+                                         "exclude-tools-when-tool-choice-none",
                                          "interleave-mm-strings",
                                          "kv-cache-metrics",
+                                         "kv-sharing-fast-prefill",
+                                         "log-error-stack",
+                                         "return-tokens-as-token-ids",
                                          "skip-mm-profiling",
                                          "trust-remote-code",
+                                         "trust-request-chat-template",
                                          "use-tqdm-on-load"};
 
 // Flags of vLLM that must not be passed over in silence.
@@ -157,20 +188,75 @@ constexpr RefusedFlag kRefused[] = {
     {"data-parallel-size-local", "all data-parallel ranks run in this process; use --data-parallel-size"},
     {"data-parallel-start-rank", "all data-parallel ranks run in this process, from rank 0 on"},
     {"lora-modules", "LoRA adapters are not offered"},
+    {"middleware", "Python middleware cannot be loaded; put a proxy in front"},
     {"ssl-ca-certs", "TLS is not offered; put a proxy in front"},
+    {"ssl-cert-reqs", "TLS is not offered; put a proxy in front"},
     {"ssl-certfile", "TLS is not offered; put a proxy in front"},
+    {"ssl-ciphers", "TLS is not offered; put a proxy in front"},
     {"ssl-keyfile", "TLS is not offered; put a proxy in front"},
     {"uds", "Unix sockets are not offered; use --host and --port"},
+};
+
+// Those without a value.
+constexpr RefusedFlag kRefusedFlags[] = {
+    {"data-parallel-external-lb", "all data-parallel ranks run in this process; use --data-parallel-size"},
+    {"data-parallel-hybrid-lb", "all data-parallel ranks run in this process; use --data-parallel-size"},
+    {"enable-force-include-usage", "a stream has usage when its request's stream_options.include_usage says so"},
+    {"headless", "an engine without its HTTP server is not offered"},
 };
 
 struct ShortFlag {
   std::string_view name;
   std::string_view long_name;
 };
-constexpr ShortFlag kShortFlags[] = {{"-dp", "--data-parallel-size"},
-                                     {"-tp", "--tensor-parallel-size"},
+constexpr ShortFlag kShortFlags[] = {{"-O", "--optimization-level"},
+                                     {"-ac", "--attention-config"},
+                                     {"-asc", "--api-server-count"},
+                                     {"-cc", "--compilation-config"},
+                                     {"-dcp", "--decode-context-parallel-size"},
+                                     {"-dp", "--data-parallel-size"},
+                                     {"-dpa", "--data-parallel-address"},
+                                     {"-dpb", "--data-parallel-backend"},
+                                     {"-dpe", "--data-parallel-external-lb"},
+                                     {"-dph", "--data-parallel-hybrid-lb"},
+                                     {"-dpl", "--data-parallel-size-local"},
+                                     {"-dpn", "--data-parallel-rank"},
+                                     {"-dpp", "--data-parallel-rpc-port"},
+                                     {"-dpr", "--data-parallel-start-rank"},
+                                     {"-ep", "--enable-expert-parallel"},
+                                     {"-pcp", "--prefill-context-parallel-size"},
                                      {"-pp", "--pipeline-parallel-size"},
-                                     {"-q", "--quantization"}};
+                                     {"-q", "--quantization"},
+                                     {"-sc", "--speculative-config"},
+                                     {"-tp", "--tensor-parallel-size"}};
+
+// Where the name of a flag ends: before a key or a value.
+std::size_t NameEnd(const std::string& argument) { return std::min(argument.find_first_of(".="), argument.size()); }
+
+// -O3 is -O=3; -O.KEY is a key of the compilation config.
+void SpellOptimization(std::string* argument) {
+  if (argument->size() < 3 || !argument->starts_with("-O")) return;
+  const bool is_level = argument->find_first_not_of("0123456789", 2) == std::string::npos;
+  if (is_level) argument->insert(2, "=");
+  if ((*argument)[2] == '.') argument->replace(0, 2, "-cc");
+}
+
+// In the one spelling that is known here; keys of JSON flags that are ignored go.
+void SpellFlag(std::string* argument) {
+  SpellOptimization(argument);
+  for (const auto& [name, long_name] : kShortFlags) {
+    if (argument->compare(0, NameEnd(*argument), name) != 0) continue;
+    argument->replace(0, name.size(), long_name);
+    break;
+  }
+  if (!argument->starts_with("--")) return;
+  const auto end = argument->begin() + static_cast<std::ptrdiff_t>(NameEnd(*argument));
+  std::replace(argument->begin(), end, '_', '-');
+  if (end == argument->end() || *end != '.') return;
+  const std::string_view name(argument->begin() + 2, end);
+  if (std::ranges::find(kIgnoredJson, name) == std::end(kIgnoredJson)) return;
+  argument->erase(end, std::find(end, argument->end(), '='));
+}
 
 // A count that may be written like 8k (8000), 8K (8192) or 1.5m.
 std::optional<std::uint64_t> ParseHumanCount(const std::string& text) {
@@ -196,18 +282,21 @@ std::optional<std::uint64_t> ParseHumanCount(const std::string& text) {
   return static_cast<std::uint64_t>(number);
 }
 
+// The count of a flag's text. `others`: what else the flag allows, for the message.
+std::uint32_t HumanCount(const std::string& flag, const std::string& text, std::uint32_t least,
+                         std::string_view others) {
+  const std::optional<std::uint64_t> given = ParseHumanCount(text);
+  constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
+  if (given && *given >= least && *given <= kMost) return static_cast<std::uint32_t>(*given);
+  throw CLI::ValidationError(flag,
+                             fmt::format("\"{}\" is not allowed; allowed: a whole number from {} to {}, also like 8k "
+                                         "or 8K{}",
+                                         ShortText(text), least, kMost, others));
+}
+
 void AddHumanCount(CLI::App& command, const std::string& flag, std::uint32_t* value, std::uint32_t least,
                    const std::string& description) {
-  const auto take = [flag, value, least](const std::string& text) {
-    const std::optional<std::uint64_t> given = ParseHumanCount(text);
-    constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
-    if (!given || *given < least || *given > kMost) {
-      throw CLI::ValidationError(
-          flag, fmt::format("\"{}\" is not allowed; allowed: a whole number from {} to {}, also like 8k or 8K",
-                            ShortText(text), least, kMost));
-    }
-    *value = static_cast<std::uint32_t>(*given);
-  };
+  const auto take = [flag, value, least](const std::string& text) { *value = HumanCount(flag, text, least, ""); };
   command.add_option_function<std::string>(flag, take, description)
       ->type_name("COUNT")
       ->default_str(fmt::format("{}", *value));
@@ -260,7 +349,7 @@ void ServeOptions::AddEngineFlags(CLI::App& command) {
            "Blocks of each rank's KV cache, the null block included");
   AddCount(command, "--num-gpu-blocks-override", &config.num_blocks, {2, kMaxBlocks}, "The same in vLLM's spelling");
   AddCount(command, "--block-size", &config.block_size, {1, 1u << 20}, "Tokens per block");
-  AddHumanCount(command, "--max-model-len", &config.max_model_len, 2, "Prompt and output tokens of one request");
+  AddModelLength(command);
   AddCount(command, "--max-num-seqs", &config.max_num_seqs, {1}, "Requests of a rank running at once");
   AddHumanCount(command, "--max-num-batched-tokens", &config.max_num_batched_tokens, 1, "Tokens computed per step");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
@@ -277,9 +366,25 @@ void ServeOptions::AddEngineFlags(CLI::App& command) {
   AddNumber(command, "--decode-us-per-request", &decode_us_per_request_, "Model time of a step per decoding request");
 }
 
+void ServeOptions::AddModelLength(CLI::App& command) {
+  std::uint32_t* const length = &settings_.instance.scheduler.max_model_len;
+  const auto take = [this, length, standard = *length](const std::string& text) {
+    // What a model of vLLM has, or what fits its memory.
+    const bool is_standard = text == "auto" || text == "-1";
+    model_length_ = is_standard ? fmt::format("{} (the default, {})", text, standard) : "";
+    *length = is_standard ? standard : HumanCount("--max-model-len", text, 2, ", auto or -1 for the default");
+  };
+  command.add_option_function<std::string>("--max-model-len", take, "Prompt and output tokens of one request")
+      ->type_name("COUNT")
+      ->default_str(fmt::format("{}", *length));
+}
+
 void ServeOptions::AddForeignFlags(CLI::App& command) {
   constexpr const char* kHidden = "";
   for (const char* name : kIgnoredWithValue) {
+    ignored_.push_back(command.add_option(fmt::format("--{}", name))->group(kHidden));
+  }
+  for (const char* name : kIgnoredJson) {
     ignored_.push_back(command.add_option(fmt::format("--{}", name))->group(kHidden));
   }
   for (const char* name : kIgnoredFlags) {
@@ -291,6 +396,11 @@ void ServeOptions::AddForeignFlags(CLI::App& command) {
     const auto refuse = [flag, reason = reason](const std::string&) { throw CLI::ValidationError(flag, reason); };
     command.add_option_function<std::string>(flag, refuse)->group(kHidden);
   }
+  for (const auto& [name, reason] : kRefusedFlags) {
+    const std::string flag = fmt::format("--{}", name);
+    const auto refuse = [flag, reason = reason] { throw CLI::ValidationError(flag, reason); };
+    command.add_flag_callback(flag, refuse)->group(kHidden);
+  }
 }
 
 std::vector<std::string> ServeOptions::Notes() const {
@@ -299,6 +409,7 @@ std::vector<std::string> ServeOptions::Notes() const {
   for (const CLI::Option* option : ignored_) {
     if (option->count() > 0) names.push_back("--" + option->get_lnames().front());
   }
+  if (!model_length_.empty()) names.push_back("--max-model-len " + model_length_);
   if (!names.empty()) notes.push_back(fmt::format("flags without effect here: {}", fmt::join(names, " ")));
   return notes;
 }
@@ -306,6 +417,11 @@ std::vector<std::string> ServeOptions::Notes() const {
 Result<ServeSettings> ServeOptions::Settings() const {
   ServeSettings settings = settings_;
   settings.notes = Notes();
+  if (!model_tag_.empty() && !model_.empty() && model_tag_ != model_) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("--model: \"{}\", while MODEL is \"{}\"; allowed: one name, given either way",
+                                 ShortText(model_), ShortText(model_tag_)));
+  }
   const std::string model = !model_tag_.empty() ? model_tag_ : !model_.empty() ? model_ : std::string(kDefaultModel);
   settings.routes.models = served_names_.empty() ? std::vector<std::string>{model} : served_names_;
   settings.routes.api_keys = api_keys_;
@@ -350,6 +466,11 @@ Result<ServeSettings> ServeOptions::Settings() const {
   auto script = ReadFaultScript(faults_);
   if (!script) return tl::unexpected<Error>(std::move(script).error());
   settings.fault_script = *std::move(script);
+  if (settings.fault_script != nullptr) {
+    if (const auto reason = WhyWithoutEffect(*settings.fault_script, settings.instance.events)) {
+      settings.warnings.push_back(fmt::format("--faults: {}", *reason));
+    }
+  }
   settings.shutdown_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(NanosOf(shutdown_seconds_)));
   return settings;
@@ -358,15 +479,7 @@ Result<ServeSettings> ServeOptions::Settings() const {
 std::vector<std::string> CommandLine(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (!arguments.empty() && arguments.front() == "serve") {
-    for (std::string& argument : arguments) {
-      const auto name_end = [&argument] {
-        return argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find_first_of(".="), argument.size()));
-      };
-      for (const auto& [name, long_name] : kShortFlags) {
-        if (std::string_view(argument.begin(), name_end()) == name) argument.replace(0, name.size(), long_name);
-      }
-      if (argument.starts_with("--")) std::replace(argument.begin(), name_end(), '_', '-');
-    }
+    for (std::string& argument : arguments) SpellFlag(&argument);
   }
   std::reverse(arguments.begin(), arguments.end());
   return arguments;

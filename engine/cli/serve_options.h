@@ -29,6 +29,7 @@ struct ServeSettings {
   bool dev = false;                                 // open what DevRoutes has
   std::shared_ptr<const FaultScript> fault_script;  // null: none
   std::vector<std::string> notes;                   // what the user should know about the flags, a line each
+  std::vector<std::string> warnings;                // flags that do not do what they say
 };
 
 // The flags of `kvwire serve`: those of `vllm serve` that mean something here, those that mean nothing and are passed
@@ -48,6 +49,7 @@ class ServeOptions {
 
  private:
   void AddEngineFlags(CLI::App& command);
+  void AddModelLength(CLI::App& command);
   void AddHttpFlags(CLI::App& command);
   void AddForeignFlags(CLI::App& command);
   std::vector<std::string> Notes() const;
@@ -65,12 +67,13 @@ class ServeOptions {
   double decode_us_per_request_ = 0;
   double shutdown_seconds_ = 5;
   std::string faults_;
+  std::string model_length_;  // --max-model-len, when it asks for the default
   std::vector<const CLI::Option*> ignored_;
 };
 
 // The arguments of the process for CLI::App::parse, last one first. Those of `serve` are spelled with dashes, as vLLM
-// takes underscores too: --kv_events_config.buffer_steps is --kv-events-config.buffer_steps; and its short flags of
-// several letters, -dp, become the long ones.
+// takes underscores too: --kv_events_config.buffer_steps is --kv-events-config.buffer_steps; its short flags, -dp or
+// -O3, become the long ones; and a key of a JSON flag without effect, --hf-overrides.KEY, becomes the flag.
 std::vector<std::string> CommandLine(int argc, const char* const* argv);
 
 }  // namespace kvwire::engine

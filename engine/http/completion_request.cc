@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/http/completion_request.h"
 
+#include <charconv>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <utility>
@@ -23,32 +25,41 @@ bool AppliesTo(Applies applies, CompletionKind kind) {
   return applies == Applies::kBoth || (applies == Applies::kText) == (kind == CompletionKind::kText);
 }
 
-// Fields whose type is checked and whose value has no effect.
+// Fields whose type and range are checked and whose value has no effect.
 struct IgnoredField {
   const char* name;
-  bool (*has_type)(const Json& value);
+  bool (*is_allowed)(const Json& value);
   const char* expected;
 };
 
 bool IsNumber(const Json& value) { return value.is_number(); }
-bool IsInteger(const Json& value) { return value.is_number_integer(); }
+bool IsPositive(const Json& value) { return IsNumber(value) && value.get<double>() > 0; }
+bool IsNotNegative(const Json& value) { return IsNumber(value) && value.get<double>() >= 0; }
+bool IsShare(const Json& value) { return IsNotNegative(value) && value.get<double>() <= 1; }
+bool IsPositiveShare(const Json& value) { return IsPositive(value) && value.get<double>() <= 1; }
+bool IsPenalty(const Json& value) { return IsNumber(value) && std::abs(value.get<double>()) <= 2; }
+// One that 64 bits hold.
+bool IsInteger(const Json& value) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  return value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= kMost);
+}
+bool IsTopK(const Json& value) { return IsInteger(value) && value.get<std::int64_t>() >= -1; }
 bool IsText(const Json& value) { return value.is_string(); }
 bool IsObject(const Json& value) { return value.is_object(); }
 bool IsList(const Json& value) { return value.is_array(); }
 bool IsFlag(const Json& value) { return value.is_boolean(); }
 
 constexpr IgnoredField kIgnored[] = {
-    {"temperature", IsNumber, "a number"},
-    {"top_p", IsNumber, "a number"},
-    {"top_k", IsInteger, "an integer"},
-    {"min_p", IsNumber, "a number"},
-    {"presence_penalty", IsNumber, "a number"},
-    {"frequency_penalty", IsNumber, "a number"},
-    {"repetition_penalty", IsNumber, "a number"},
+    {"temperature", IsNotNegative, "a number of 0 or more"},
+    {"top_p", IsPositiveShare, "a number above 0, at most 1"},
+    {"top_k", IsTopK, "an integer from -1 to 9223372036854775807"},
+    {"min_p", IsShare, "a number from 0 to 1"},
+    {"presence_penalty", IsPenalty, "a number from -2 to 2"},
+    {"frequency_penalty", IsPenalty, "a number from -2 to 2"},
+    {"repetition_penalty", IsPositive, "a number above 0"},
     {"length_penalty", IsNumber, "a number"},
-    {"seed", IsInteger, "an integer"},
-    {"min_tokens", IsInteger, "an integer"},
-    {"logit_bias", IsObject, "an object"},
+    {"seed", IsInteger, "an integer from -9223372036854775808 to 9223372036854775807"},
+    {"logit_bias", IsObject, "an object of token ids and numbers"},
     {"user", IsText, "a text"},
     {"ignore_eos", IsFlag, "true or false"},
     {"skip_special_tokens", IsFlag, "true or false"},
@@ -105,8 +116,32 @@ void CheckRefused(CompletionKind kind, FieldReader* fields) {
 void CheckIgnored(FieldReader* fields) {
   for (const IgnoredField& field : kIgnored) {
     const Json* value = fields->Given(field.name);
-    if (value != nullptr && !field.has_type(*value)) fields->Refuse(field.name, *value, field.expected);
+    if (value != nullptr && !field.is_allowed(*value)) fields->Refuse(field.name, *value, field.expected);
   }
+}
+
+void CheckLogitBias(FieldReader* fields) {
+  const std::string field = "logit_bias";
+  const Json* bias = fields->Given(field);
+  if (bias == nullptr || !bias->is_object()) return;
+  for (const auto& [key, value] : bias->items()) {
+    TokenId token = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token > kMaxTokenId) {
+      return fields->Refuse(BadRequest(field, fmt::format("{} has the key \"{}\", expected a token id from 0 to {}",
+                                                          field, ShortText(key), kMaxTokenId)));
+    }
+    if (!value.is_number()) return fields->Refuse(fmt::format("{}.{}", field, token), value, "a number");
+  }
+}
+
+// A session has a name, which nothing here uses.
+void CheckSession(FieldReader* fields) {
+  fields->Text("session_id");
+  const Json* args = fields->Given("vllm_xargs");
+  if (args == nullptr || !args->is_object()) return;
+  const auto named = args->find("session_id");
+  if (named != args->end() && !named->is_string()) fields->Refuse("vllm_xargs.session_id", *named, "a text");
 }
 
 constexpr std::string_view kPromptForms = "a text, a list of texts, a list of token ids or a list of such lists";
@@ -263,6 +298,11 @@ void ReadLengths(FieldReader* fields, CompletionRequest* request) {
     const std::optional<std::uint32_t> newer = fields->Integer("max_completion_tokens", 1, kMaxOutputTokens);
     if (newer.has_value()) request->max_tokens = newer;
   }
+  const std::optional<std::uint32_t> min_tokens = fields->Integer("min_tokens", 0, kMaxOutputTokens);
+  if (min_tokens && request->max_tokens && *min_tokens > *request->max_tokens) {
+    fields->Refuse(BadRequest("min_tokens", fmt::format("min_tokens is {}, expected at most max_tokens, which is {}",
+                                                        *min_tokens, *request->max_tokens)));
+  }
   request->n = fields->Integer("n", 1, kMaxChoicesPerPrompt).value_or(1);
   if (request->prompts.size() * request->n > kMaxChoices) {
     fields->Refuse(BadRequest("n", fmt::format("n is {} for {} prompts, expected at most {} choices in all", request->n,
@@ -287,21 +327,13 @@ ApiResult<CompletionRequest> ParseCompletionRequest(CompletionKind kind, const J
   ReadStreaming(&fields, &request);
   request.stop = ReadStop(&fields);
   ReadCacheSalt(&fields, &request);
-  request.session_id = fields.Text("session_id").value_or("");
+  CheckSession(&fields);
   request.extra_args = ReadExtraArgs(&fields);
   CheckIgnored(&fields);
+  CheckLogitBias(&fields);
   CheckRefused(kind, &fields);
   if (fields.error().has_value()) return tl::unexpected<ApiError>(*fields.error());
   return request;
-}
-
-std::string SessionOf(const CompletionRequest& request, std::string_view header) {
-  if (!request.session_id.empty()) return request.session_id;
-  if (!header.empty()) return std::string(header);
-  const auto found = request.extra_args.find("session_id");
-  if (found == request.extra_args.end()) return {};
-  const std::string* text = std::get_if<std::string>(&found->second);
-  return text == nullptr ? std::string() : *text;
 }
 
 }  // namespace kvwire::engine

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -45,20 +44,14 @@ struct CompletionRequest {
   bool echo = false;           // the text begins with the prompt
   std::vector<std::string> stop;
   std::string cache_salt;           // empty: none
-  std::string session_id;           // of the body; empty: none
   scheduler::ExtraArgs extra_args;  // vllm_xargs; a list is carried as its JSON text
 };
 
 // Reads what ParseBody returned. A field that is null counts as not given, and unknown ones are ignored. What only
-// concerns the choice of tokens (temperature, top_p, seed, logit_bias and the like) is checked for its type and
-// ignored. What would change the answer and is not offered (logprobs, best_of, suffix, forced tools, structured
-// output and the like) is refused by name.
-// Errors: status 400; the message names the field, its value and what is allowed.
-// Source: docs/protocol.md, "Report mode", for vllm_xargs.
+// concerns the choice of tokens (temperature, top_p, seed, logit_bias and the like) is checked for its type and range,
+// and ignored; so is the name of a session, which has no effect. What would change the answer and is not offered
+// (logprobs, best_of, suffix, forced tools, structured output and the like) is refused by name. Errors: status 400; the
+// message names the field, its value and what is allowed. Source: docs/protocol.md, "Report mode", for vllm_xargs.
 ApiResult<CompletionRequest> ParseCompletionRequest(CompletionKind kind, const nlohmann::json& body);
-
-// The session a request belongs to: session_id of the body, else the header X-Session-ID, else a text session_id in
-// vllm_xargs. Empty: none.
-std::string SessionOf(const CompletionRequest& request, std::string_view header);
 
 }  // namespace kvwire::engine

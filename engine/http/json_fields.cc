@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "kv_events/escape_text.h"
 
@@ -49,6 +50,16 @@ void FieldReader::RefuseUnless(const std::string& field, const Json& allowed) {
     expected += " or " + choice.dump();
   }
   RefuseUnsupported(field, *value, expected);
+}
+
+void FieldReader::RefuseOthers(std::span<const std::string_view> known) {
+  for (const auto& [key, value] : object_.items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    const std::string_view last = known.back();
+    const auto others = known.first(known.size() - 1);
+    Refuse(BadRequest(ShortText(key), fmt::format("{} is {}, which is no known key; expected {} or {}", ShortText(key),
+                                                  Show(value), fmt::join(others, ", "), last)));
+  }
 }
 
 std::optional<std::vector<TokenId>> FieldReader::TokenIds(const std::string& field, const Json& value) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,9 @@ class FieldReader {
   // Refuses a field as not supported unless it is not given or has one of the values in the list `allowed`. true is
   // not 1.
   void RefuseUnless(const std::string& field, const nlohmann::json& allowed);
+
+  // Refuses every key that is not one of these.
+  void RefuseOthers(std::span<const std::string_view> known);
 
   void Refuse(ApiError error);
   void Refuse(const std::string& field, const nlohmann::json& value, std::string_view expected);

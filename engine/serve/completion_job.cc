@@ -18,6 +18,20 @@ ApiError ToApiError(SubmitResult result) {
              : Unavailable("the engine is stopping");
 }
 
+// A request with more choices than there are places would be told to try again for ever.
+std::optional<ApiError> TooManyChoices(const Instance& instance, const CompletionRequest& request,
+                                       std::optional<std::uint32_t> rank) {
+  const std::size_t choices = request.prompts.size() * request.n;
+  const std::size_t ranks = rank ? 1 : instance.num_ranks();
+  const std::size_t places = instance.config().max_requests;
+  if (choices <= places * ranks) return std::nullopt;
+  return BadRequest(
+      request.n > 1 ? "n" : "prompt",
+      fmt::format("{} prompts with n {} are {} choices; --max-queued-requests is {} for each of {} ranks, "
+                  "expected at most {} choices",
+                  request.prompts.size(), request.n, choices, places, ranks, places * ranks));
+}
+
 }  // namespace
 
 ApiError ToApiError(const Error& error) {
@@ -50,40 +64,60 @@ ApiResult<std::uint32_t> CompletionJob::MaxTokens(const CompletionRequest& reque
                                 num_prompt_tokens, *request.max_tokens, max_model_len)));
 }
 
-ApiResult<std::unique_ptr<CompletionJob>> CompletionJob::Start(const Host& host, const CompletionRequest& request,
-                                                               std::optional<std::uint32_t> rank) {
-  std::unique_ptr<CompletionJob> job(new CompletionJob(host));
-  // Every prompt is checked before the engine sees the first.
+ApiResult<std::vector<scheduler::NewRequest>> CompletionJob::Prepare(const CompletionRequest& request,
+                                                                     std::vector<std::string>* before) {
   std::vector<scheduler::NewRequest> prepared;
-  std::vector<std::string> before(request.prompts.size());
-  for (std::size_t i = 0; i < request.prompts.size(); ++i) {
-    ApiResult<std::vector<TokenId>> tokens = job->Tokenize(request.prompts[i]);
+  for (const Prompt& prompt : request.prompts) {
+    ApiResult<std::vector<TokenId>> tokens = Tokenize(prompt);
     if (!tokens) return tl::unexpected(std::move(tokens).error());
-    const ApiResult<std::uint32_t> max_tokens = job->MaxTokens(request, tokens->size());
+    const ApiResult<std::uint32_t> max_tokens = MaxTokens(request, tokens->size());
     if (!max_tokens) return tl::unexpected(max_tokens.error());
+    std::string& echoed = before->emplace_back();
     if (request.echo) {
-      if (const auto* text = std::get_if<std::string>(&request.prompts[i])) {
-        before[i] = *text;
+      if (const auto* text = std::get_if<std::string>(&prompt)) {
+        echoed = *text;
       } else {
-        Result<std::string> decoded = host.tokenizer->Decode(*tokens);
+        Result<std::string> decoded = host_.tokenizer->Decode(*tokens);
         if (!decoded) return tl::unexpected(ToApiError(decoded.error()));
-        before[i] = *std::move(decoded);
+        echoed = *std::move(decoded);
       }
     }
-    scheduler::NewRequest prompt;
-    prompt.prompt = *std::move(tokens);
-    prompt.max_tokens = *max_tokens;
-    prompt.cache_salt = request.cache_salt;
-    prompt.extra_args = request.extra_args;
-    job->usage_.prompt_tokens += prompt.prompt.size();
-    prepared.push_back(std::move(prompt));
+    scheduler::NewRequest next;
+    next.prompt = *std::move(tokens);
+    next.max_tokens = *max_tokens;
+    next.cache_salt = request.cache_salt;
+    next.extra_args = request.extra_args;
+    usage_.prompt_tokens += next.prompt.size();
+    prepared.push_back(std::move(next));
+  }
+  return prepared;
+}
+
+ApiResult<std::unique_ptr<CompletionJob>> CompletionJob::Start(const Host& host, const CompletionRequest& request,
+                                                               std::optional<std::uint32_t> rank) {
+  if (auto too_many = TooManyChoices(*host.instance, request, rank)) return tl::unexpected(*std::move(too_many));
+  const std::size_t num_choices = request.prompts.size() * request.n;
+  std::unique_ptr<CompletionJob> job(new CompletionJob(host));
+  std::vector<std::string> before;
+  // Every prompt is checked before the engine sees the first.
+  const auto prepared = job->Prepare(request, &before);
+  if (!prepared) {
+    if (prepared.error().status == 503) {
+      host.counters->CountRefused(rank.value_or(0), RefusalCount::kTokenizer, num_choices);
+    }
+    return tl::unexpected(prepared.error());
   }
   job->can_stop_ = !request.stop.empty();
-  job->choices_.reserve(prepared.size() * request.n);
-  for (std::size_t i = 0; i < prepared.size(); ++i) {
+  job->choices_.reserve(num_choices);
+  for (std::size_t i = 0; i < prepared->size(); ++i) {
     for (std::uint32_t choice = 0; choice < request.n; ++choice) {
-      auto admission = host.instance->Submit(prepared[i], rank);
-      if (!admission) return tl::unexpected(ToApiError(admission.error()));
+      auto admission = host.instance->Submit((*prepared)[i], rank);
+      if (!admission) {
+        const auto [reason, refusing] = admission.error();
+        host.counters->CountRefused(
+            refusing, reason == SubmitResult::kFull ? RefusalCount::kQueueFull : RefusalCount::kStopping, num_choices);
+        return tl::unexpected(ToApiError(reason));
+      }
       job->choices_.push_back(
           {*std::move(admission), TextStream(host.tokenizer, request.stop), before[i], choice == 0, false});
       ++job->unfinished_;
@@ -104,6 +138,13 @@ void CompletionJob::End(Running* running, FinishedCount how) {
   running->over = true;
   --unfinished_;
   host_.counters->CountFinished(running->admission.rank, how);
+}
+
+// The engine ended under all that is unfinished.
+void CompletionJob::CountStopped() {
+  for (const Running& running : choices_) {
+    if (!running.over) host_.counters->CountRefused(running.admission.rank, RefusalCount::kStopping, 1);
+  }
 }
 
 ApiResult<std::vector<Choice>> CompletionJob::Poll(std::chrono::milliseconds timeout) {
@@ -134,6 +175,7 @@ ApiResult<std::optional<Choice>> CompletionJob::Advance(std::uint32_t index, std
   const OutputChunk chunk = running.admission.output->Take(timeout);
   if (chunk.empty()) return std::optional<Choice>();
   if (chunk.refused) {
+    if (chunk.refused->code == ErrorCode::kUnavailable) CountStopped();
     End(&running, FinishedCount::kError);
     return tl::unexpected(ToApiError(*chunk.refused));
   }
@@ -141,6 +183,7 @@ ApiResult<std::optional<Choice>> CompletionJob::Advance(std::uint32_t index, std
     End(&running, FinishedCount::kError);
     return tl::unexpected(InternalError("the model gave no token for the request"));
   }
+  if (chunk.cached_tokens && running.counts_cache) usage_.cached_tokens += *chunk.cached_tokens;
   Choice choice;
   choice.index = index;
   choice.text = std::exchange(running.before, {});
@@ -163,7 +206,6 @@ ApiResult<std::optional<Choice>> CompletionJob::Advance(std::uint32_t index, std
     choice.end = ChoiceEnd::kLength;
     End(&running, FinishedCount::kLength);
   }
-  if (chunk.finished && running.counts_cache) usage_.cached_tokens += chunk.finished->num_cached_tokens;
   return std::optional<Choice>(std::move(choice));
 }
 

@@ -35,8 +35,9 @@ class CompletionJob {
   };
 
   // Tokenizes, checks lengths and queues every choice, or none.
-  // Errors: 400 for prompts that are too long and what the tokenizer refuses; 429 when a queue is full; 503 when the
-  // engine is stopping or the tokenizer does not answer.
+  // Errors: 400 for prompts that are too long, more choices than the queues have places, and what the tokenizer
+  // refuses; 429 when a queue is full; 503 when the engine is stopping or the tokenizer does not answer. 429 and 503
+  // are counted.
   static ApiResult<std::unique_ptr<CompletionJob>> Start(const Host& host, const CompletionRequest& request,
                                                          std::optional<std::uint32_t> rank);
   ~CompletionJob();
@@ -50,7 +51,7 @@ class CompletionJob {
   // Every choice has ended.
   bool done() const noexcept { return unfinished_ == 0; }
 
-  // Complete once it is done. A choice that a stop string ended says nothing of the cache.
+  // Complete once it is done.
   Usage usage() const noexcept { return usage_; }
   std::uint32_t num_choices() const noexcept { return static_cast<std::uint32_t>(choices_.size()); }
 
@@ -65,11 +66,15 @@ class CompletionJob {
 
   explicit CompletionJob(const Host& host) : host_(host) {}
 
+  // The first prompt's fault, if there is one: nothing was queued yet.
+  ApiResult<std::vector<scheduler::NewRequest>> Prepare(const CompletionRequest& request,
+                                                        std::vector<std::string>* before);
   ApiResult<std::vector<TokenId>> Tokenize(const Prompt& prompt) const;
   ApiResult<std::uint32_t> MaxTokens(const CompletionRequest& request, std::size_t num_prompt_tokens) const;
   // Nothing when the choice has no news.
   ApiResult<std::optional<Choice>> Advance(std::uint32_t index, std::chrono::milliseconds timeout);
   void End(Running* running, FinishedCount how);
+  void CountStopped();
 
   const Host host_;
   bool can_stop_ = false;  // there are stop strings

@@ -14,6 +14,7 @@
 #include "engine/http/json_fields.h"
 #include "engine/http/request_body.h"
 #include "engine/serve/dev_page.h"
+#include "engine/serve/fault_effect.h"
 #include "engine/serve/kv_state.h"
 #include "kv_events/escape_text.h"
 
@@ -129,6 +130,8 @@ ApiResult<std::string> DevRoutes::Lookup(const HttpRequest& request) {
   const ApiResult<nlohmann::json> body = ParseBody(request.body);
   if (!body) return tl::unexpected(body.error());
   FieldReader reader(*body);
+  constexpr std::string_view kKeys[] = {"prompt", "cache_salt"};
+  reader.RefuseOthers(kKeys);
   scheduler::NewRequest asked;
   const nlohmann::json* const prompt = reader.Given("prompt");
   if (prompt == nullptr) {
@@ -191,11 +194,12 @@ ApiResult<std::string> DevRoutes::Events(const HttpRequest& request) {
   if (!rank) return tl::unexpected(rank.error());
   const ApiResult<std::uint64_t> after = NumberOf(request, "after", 0, ~std::uint64_t{0});
   if (!after) return tl::unexpected(after.error());
+  const EventLog& log = (*logs_)[*rank];
   Json events = Json::array();
-  for (const EventLog::Line& line : (*logs_)[*rank].Since(*after)) {
+  for (const EventLog::Line& line : log.Since(*after)) {
     events.push_back({{"id", line.id}, {"batch", line.batch}, {"ts", line.ts}, {"text", line.text}});
   }
-  return Text({{"data_parallel_rank", *rank}, {"events", std::move(events)}});
+  return Text({{"data_parallel_rank", *rank}, {"log", log.name()}, {"events", std::move(events)}});
 }
 
 ApiResult<std::string> DevRoutes::FaultCounts(const HttpRequest& request) {
@@ -214,6 +218,8 @@ ApiResult<std::string> DevRoutes::Faults(const HttpRequest& request) {
   ApiResult<nlohmann::json> body = ParseBody(request.body);
   if (!body) return tl::unexpected(body.error());
   FieldReader reader(*body);
+  constexpr std::string_view kKeys[] = {"rank", "now", "seed", "faults"};
+  reader.RefuseOthers(kKeys);
   const std::optional<std::uint32_t> rank = reader.Integer("rank", 0, instance_->num_ranks() - 1);
   if (reader.error()) return tl::unexpected(*reader.error());
   body->erase("rank");
@@ -228,6 +234,9 @@ ApiResult<std::string> DevRoutes::Faults(const HttpRequest& request) {
   }
   const Result<FaultScript> script = FaultScript::FromJson(body->dump());
   if (!script) return tl::unexpected(BadRequest("faults", script.error().message));
+  if (auto reason = WhyWithoutEffect(*script, instance_->config().events)) {
+    return tl::unexpected(BadRequest("faults", *std::move(reason)));
+  }
   if (const Status set = instance_->SetFaults(*script, rank); !set) {
     return tl::unexpected(BadRequest("faults", set.error().message));
   }

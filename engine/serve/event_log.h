@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/serve/unique_text.h"
 #include "kv_events/batch.h"
 
 namespace kvwire::engine {
@@ -25,12 +26,16 @@ class EventLog {
     std::string text;
   };
 
+  // Tells this log from every other, whose ids count other lines.
+  const std::string& name() const noexcept { return name_; }
+
   void Record(std::uint64_t batch_number, const KVEventBatch& batch);
 
   // Lines behind `id`, oldest first.
   std::vector<Line> Since(std::uint64_t id) const;
 
  private:
+  const std::string name_ = UniqueText();
   mutable std::mutex mutex_;
   std::deque<Line> lines_;  // guarded by mutex_, as the next one
   std::uint64_t last_id_ = 0;

@@ -20,30 +20,15 @@
 #include "engine/faults/fault_plan.h"
 #include "engine/faults/fault_script.h"
 #include "engine/serve/egress_thread.h"
+#include "engine/serve/instance_config.h"
 #include "engine/serve/output_stream.h"
-#include "engine/simulated_runner.h"
-#include "kv_events/config.h"
 #include "kv_events/event_publisher.h"
 #include "kv_events/hash/block_hasher.h"
-#include "kv_events/log.h"
 #include "kv_events/transport/zmq_context.h"
 
 namespace kvwire::engine {
 
-// Of every rank alike.
-struct InstanceConfig {
-  scheduler::SchedulerConfig scheduler;  // events and removals are taken from `events`
-  TimeModel time_model;
-  SimulatedRunner::Options runner;  // the sizes are taken from `scheduler`
-  HashAlgorithm hash_algorithm = HashAlgorithm::kSha256Cbor;
-  std::string hash_seed{kDefaultHashSeed};
-  KVEventsConfig events;
-  std::uint32_t data_parallel_size = 1;
-  std::size_t max_requests = 1024;  // per rank, queued or unfinished
-  LogSink log;
-  // Sees every batch before it is published, on the rank's step thread; must not throw. May be empty.
-  std::function<void(std::uint32_t rank, std::uint64_t number, const KVEventBatch& batch)> observe_batch;
-};
+class Rank;
 
 // A request on its way: its rank, its number there, and where its tokens come out.
 struct Admission {
@@ -52,11 +37,10 @@ struct Admission {
   std::shared_ptr<OutputStream> output;
 };
 
-// Of a rank that is replaced.
-struct RestartOptions {
-  // Number of the new stream's first batch. Nothing: a few above the old stream's last one, as when a process comes
-  // back and has published as much as before when it is heard of again.
-  std::optional<SequenceNumber> first_number;
+// A request that was not taken, and by which rank: the one that was asked for, or that would have been chosen.
+struct Rejection {
+  SubmitResult reason = SubmitResult::kFull;
+  std::uint32_t rank = 0;
 };
 
 // An engine as its clients see it: one or more data-parallel ranks, each with its own pool, scheduler, step thread and
@@ -79,7 +63,7 @@ class Instance {
 
   // Hashes the prompt on this thread and queues the request; request.id is chosen here. Without a rank the one with the
   // fewest requests takes it. REQUIRES: rank < num_ranks().
-  tl::expected<Admission, SubmitResult> Submit(scheduler::NewRequest request, std::optional<std::uint32_t> rank);
+  tl::expected<Admission, Rejection> Submit(scheduler::NewRequest request, std::optional<std::uint32_t> rank);
 
   // Nobody waits for the output any more.
   void Abort(const Admission& admission);
@@ -114,8 +98,8 @@ class Instance {
 
   // Replaces a rank as if its process had crashed and come back. What was published leaves; unfinished requests are
   // refused; the sockets close; an empty engine binds the same addresses, with an empty replay buffer and without an
-  // AllBlocksCleared. Returns when the new engine runs. Until then Submit to the rank gives kStopped and Call false;
-  // requests without a rank go to other ranks, if there are any. Not called on a step thread.
+  // AllBlocksCleared, asleep if it slept. Returns when the new engine runs. Until then Submit to the rank gives
+  // kStopped and Call false; requests without a rank go to other ranks, if there are any. Not called on a step thread.
   // Errors: kInvalidArgument for first_number; kUnavailable after Shutdown; else why the new engine could not be made:
   //   the rank stays stopped, and Restart may be tried again.
   Status Restart(std::uint32_t rank, const RestartOptions& options = {});
@@ -138,9 +122,6 @@ class Instance {
   void Shutdown(std::chrono::milliseconds deadline);
 
  private:
-  class Life;
-  class Rank;
-
   // A restart that a script asked for, of the rank's life with this number.
   struct DueRestart {
     Rank* rank = nullptr;
@@ -154,6 +135,8 @@ class Instance {
   void StopRestarter();
   void RestartLoop();
   void Enqueue(DueRestart due);
+  // The rank with the fewest requests.
+  std::uint32_t ChooseRank();
 
   const InstanceConfig config_;
   const BlockHasher hasher_;

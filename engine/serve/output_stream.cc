@@ -11,6 +11,7 @@ void OutputStream::Push(OutputChunk chunk) {
     chunk_.tokens.insert(chunk_.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     if (chunk.finished) chunk_.finished = std::move(chunk.finished);
     if (chunk.refused) chunk_.refused = std::move(chunk.refused);
+    if (chunk.cached_tokens) chunk_.cached_tokens = chunk.cached_tokens;
   }
   came_.notify_one();
 }

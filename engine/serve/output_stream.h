@@ -19,6 +19,8 @@ struct OutputChunk {
   // At most one of these, with the last chunk: how the request ended.
   std::optional<scheduler::FinishedRequest> finished;
   std::optional<Error> refused;
+  // With the first token: how many of the prompt's were in the cache when the request was first admitted.
+  std::optional<std::uint32_t> cached_tokens = std::nullopt;
 
   bool last() const noexcept { return finished || refused; }
   bool empty() const noexcept { return tokens.empty() && !last(); }

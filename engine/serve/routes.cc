@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <random>
 #include <span>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "engine/http/tokenize_request.h"
 #include "engine/serve/completion_job.h"
 #include "engine/serve/server_metrics.h"
+#include "engine/serve/unique_text.h"
 #include "kv_events/clock.h"
 #include "kv_events/escape_text.h"
 
@@ -42,12 +42,6 @@ HttpResponse BodyResponse(std::string body) {
   HttpResponse response;
   response.body = std::move(body);
   return response;
-}
-
-// 64 random bits.
-std::string UniqueText() {
-  thread_local std::mt19937_64 random{(std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()};
-  return fmt::format("{:016x}{:016x}", random(), random());
 }
 
 // The client's name for its request, if it can stand in a header and an id.

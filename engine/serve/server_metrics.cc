@@ -49,8 +49,6 @@ constexpr Metric kMetrics[] = {
      [](F f) { return double(f.engine.stats.output_tokens); }},
     {"vllm:num_preemptions_total", "Requests preempted", kCounter,
      [](F f) { return double(f.engine.stats.preemptions); }},
-    {"kvwire_requests_refused_total", "Requests that can never run", kCounter,
-     [](F f) { return double(f.engine.stats.requests_refused); }},
     {"kvwire_steps_total", "Steps with at least one request", kCounter,
      [](F f) { return double(f.engine.stats.steps); }},
     {"kvwire_asleep", "1 while the engine sleeps", kGauge, [](F f) { return f.engine.asleep ? 1.0 : 0.0; }},
@@ -102,14 +100,6 @@ ClientMetric Value(std::vector<ClientMetric::Label> labels, MetricType type, dou
   return metric;
 }
 
-const char* NameOf(HashAlgorithm algorithm) {
-  switch (algorithm) {
-    case HashAlgorithm::kSha256Cbor:
-      return "sha256_cbor";
-  }
-  return "";
-}
-
 // As Python prints it, which is what vLLM does.
 const char* PythonText(bool value) { return value ? "True" : "False"; }
 
@@ -149,6 +139,20 @@ std::string MetricsText(const Instance& instance, const ServerCounters& counters
     }
   }
 
+  MetricFamily& refused = families.emplace_back();
+  refused.name = "kvwire_requests_refused_total";
+  refused.help = "Requests that were not answered, by why: those that can never run, and those for another time";
+  refused.type = kCounter;
+  for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
+    const auto add = [&](const char* reason, std::uint64_t count) {
+      auto with_reason = labels(rank);
+      with_reason.push_back({"reason", reason});
+      refused.metric.push_back(Value(std::move(with_reason), kCounter, static_cast<double>(count)));
+    };
+    add("never_fits", ranks[rank].engine.stats.requests_refused);
+    for (std::size_t why = 0; why < kRefusalNames.size(); ++why) add(kRefusalNames[why], counters.refused(rank, why));
+  }
+
   const scheduler::SchedulerConfig& config = instance.config().scheduler;
   MetricFamily& info = families.emplace_back();
   info.name = "vllm:cache_config_info";
@@ -160,7 +164,7 @@ std::string MetricsText(const Instance& instance, const ServerCounters& counters
     with_config.push_back({"enable_prefix_caching", PythonText(config.enable_prefix_caching)});
     with_config.push_back({"num_gpu_blocks", std::to_string(config.num_blocks)});
     with_config.push_back({"num_gpu_blocks_override", std::to_string(config.num_blocks)});
-    with_config.push_back({"prefix_caching_hash_algo", NameOf(instance.config().hash_algorithm)});
+    with_config.push_back({"prefix_caching_hash_algo", std::string(ToString(instance.config().hash_algorithm))});
     info.metric.push_back(Value(std::move(with_config), kGauge, 1));
   }
   return prometheus::TextSerializer().Serialize(families);

@@ -13,18 +13,19 @@ bool WorkerPool::Submit(std::function<void()> job) {
     const std::lock_guard<std::mutex> lock(mutex_);
     left.swap(left_);
     if (!stopping_) {
-      // An idle thread that was woken for an earlier job still counts as idle.
+      // A thread counts as idle from its making on, and one that was woken for an earlier job still does.
       bool has_thread = idle_ > jobs_.size();
       if (!has_thread && threads_.size() < options_.max_threads) {
         const auto self = threads_.emplace(threads_.end());
         try {
           *self = std::thread([this, self] { Loop(self); });
+          ++idle_;
           has_thread = true;
         } catch (const std::system_error&) {
           threads_.erase(self);
         }
       }
-      taken = has_thread || (!threads_.empty() && jobs_.size() < options_.max_waiting);
+      taken = has_thread || (!threads_.empty() && jobs_.size() < options_.max_waiting + idle_);
       if (taken) jobs_.push_back(std::move(job));
     }
   }
@@ -41,7 +42,6 @@ bool WorkerPool::has_waiting() const {
 void WorkerPool::Loop(Threads::iterator self) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    ++idle_;
     changed_.wait_for(lock, options_.idle, [this] { return stopping_ || !jobs_.empty(); });
     --idle_;
     if (jobs_.empty()) break;
@@ -50,6 +50,7 @@ void WorkerPool::Loop(Threads::iterator self) {
     lock.unlock();
     job();
     lock.lock();
+    ++idle_;
   }
   left_.splice(left_.end(), threads_, self);
   if (stopping_) changed_.notify_all();

@@ -292,12 +292,52 @@ TEST_CASE("a lookup of anything else than a prompt is refused with the field's n
                          {R"({"prompt": 7})", "prompt"},
                          {R"({"prompt": [1, -1]})", "prompt[1]"},
                          {R"({"prompt": "a", "cache_salt": 1})", "cache_salt"},
+                         {R"({"prompt": "a", "salt": "x"})", "salt"},
+                         {R"({"prompts": "a"})", "prompts"},
                          {"[]", nullptr},
                          {"", nullptr},
                          {"{", nullptr}}) {
     CAPTURE(bad.body);
     CHECK(DevBench::Refusal(dev.Post("/kv/lookup", bad.body))["param"] == bad.param);
   }
+}
+
+TEST_CASE("a key that is not known is refused with its name and those that are") {
+  const DevBench dev;
+  const json lookup = DevBench::Refusal(dev.Post("/kv/lookup", R"({"prompt": "a", "model": null})"));
+  CHECK(lookup["param"] == "model");
+  CHECK(lookup["message"] == "model is null, which is no known key; expected prompt or cache_salt");
+  const json fault = dev.RefusedFault({{"faults", json::array()}, {"ranks", {0}}});
+  CHECK(fault["param"] == "ranks");
+  CHECK(fault["message"] == "ranks is [0], which is no known key; expected rank, now, seed or faults");
+  const json now = dev.RefusedFault({{"now", {{"kind", "reset"}, {"blocks", 1}}}});
+  CHECK(now["param"] == "now");
+  for (const char* part : {"now", "\"blocks\"", "1", "allowed", "\"kind\""}) CHECK(Contains(now["message"], part));
+}
+
+TEST_CASE("a script is refused where it can have no effect: without events no batch has a number") {
+  engine::InstanceConfig off = SmallInstance();
+  off.events.enable_kv_cache_events = false;
+  const DevBench dev(std::move(off));
+  for (const char* kind : {"drop", "duplicate", "undecodable", "overflow", "reset", "preempt"}) {
+    CAPTURE(kind);
+    const json error = dev.RefusedFault({{"faults", {{{"kind", kind}, {"every", 2}}}}});
+    CHECK(error["param"] == "faults");
+    for (const char* part : {"faults[0].kind", kind, "events are off", "now"}) CHECK(Contains(error["message"], part));
+  }
+  // What needs no batch is as ever.
+  CHECK(dev.Tell("/dev/faults", json::object())["faults"].empty());
+  CHECK(dev.Tell("/dev/faults", {{"now", {{"kind", "reset"}}}}) == json{{"done", "reset"}});
+  CHECK(dev.Ask("/dev/faults")["happened"]["reset"] == 1);
+
+  // A publisher that publishes nothing has numbers, but no wire.
+  engine::InstanceConfig null = SmallInstance();
+  null.events.publisher = PublisherKind::kNull;
+  const DevBench quiet(std::move(null));
+  const json error =
+      quiet.RefusedFault({{"faults", {{{"kind", "reset"}, {"every", 2}}, {{"kind", "drop"}, {"at", 2}}}}});
+  for (const char* part : {"faults[1].kind", "drop", "publisher"}) CHECK(Contains(error["message"], part));
+  CHECK(quiet.Tell("/dev/faults", {{"faults", {{{"kind", "reset"}, {"at", 0}}}}})["faults"].size() == 1);
 }
 
 TEST_CASE("the pool has a letter for every block but the null block") {
@@ -339,7 +379,9 @@ TEST_CASE("blocks of a running request are in use, and cached as soon as they ar
 
 TEST_CASE("the events come as lines, oldest first, each once for who asks after the last one he has") {
   const DevBench dev(2);
-  CHECK(dev.Ask("/dev/events") == json{{"data_parallel_rank", 0}, {"events", json::array()}});
+  const json empty = dev.Ask("/dev/events");
+  CHECK(empty["data_parallel_rank"] == 0);
+  CHECK(empty["events"] == json::array());
   dev.Complete(kPrompt);
   const json first = dev.Ask("/dev/events")["events"];
   REQUIRE(first.size() >= 1);
@@ -358,6 +400,27 @@ TEST_CASE("the events come as lines, oldest first, each once for who asks after 
   CHECK(second[0]["text"] == "AllBlocksCleared");
   CHECK(dev.Ask("/dev/events")["events"].size() == id + 1);
   CHECK(dev.Ask("/dev/events?rank=1")["events"].empty());
+}
+
+TEST_CASE("the events say which log they are of: another one after a restart of the server, the same after a rank's") {
+  const DevBench dev(2);
+  const json log = dev.Ask("/dev/events")["log"];
+  REQUIRE(log.is_string());
+  CHECK_FALSE(log.get<std::string>().empty());
+  CHECK(dev.Ask("/dev/events?rank=1")["log"] != log);
+  dev.Complete(kPrompt);
+  dev.Tell("/dev/faults", {{"now", {{"kind", "restart"}}}});
+  dev.Complete(kPrompt);
+  const json after = dev.Ask("/dev/events?after=1");
+  CHECK(after["log"] == log);
+  CHECK(after["events"].back()["id"].get<std::uint64_t>() > 1);
+  // A server that comes after it counts from 1 again; who asks for what comes after a higher number sees it here.
+  const DevBench next(2);
+  next.Complete(kPrompt);
+  const json late = next.Ask("/dev/events?after=100");
+  CHECK(late["events"].empty());
+  CHECK(late["log"] != log);
+  CHECK(Contains(engine::DevPage(), "news.log"));
 }
 
 TEST_CASE("the hash that an event's line shows first can be evicted by it, as the page does") {
@@ -466,7 +529,7 @@ TEST_CASE("a fault that is not allowed is refused with the field's name, and not
                         {{{"now", {{"kind", "reset"}}}, {"seed", 7}}, "seed", {"seed", "7", "now"}},
                         {{{"faults", {{{"kind", "drop"}}}}}, "faults", {"faults[0]", "at, every and probability"}},
                         {{{"faults", {{{"kind", "drop"}, {"at", -1}}}}}, "faults", {"faults[0].at", "-1"}},
-                        {{{"nope", 1}}, "faults", {"nope", "1"}}}) {
+                        {{{"nope", 1}}, "nope", {"nope", "1", "rank, now, seed or faults"}}}) {
     CAPTURE(bad.body.dump());
     const json error = dev.RefusedFault(bad.body);
     CHECK(error["param"] == bad.param);

@@ -172,11 +172,11 @@ TEST_CASE("the inbox is bounded, and a closed or stopped instance takes nothing"
   const Admission second = MustSubmit(instance.get(), Request(4, 2));
   const auto third = instance->Submit(Request(4, 2), std::nullopt);
   REQUIRE_FALSE(third.has_value());
-  CHECK(third.error() == SubmitResult::kFull);
+  CHECK(third.error().reason == SubmitResult::kFull);
   instance->Close();
   const auto closed = instance->Submit(Request(4, 2), std::nullopt);
   REQUIRE_FALSE(closed.has_value());
-  CHECK(closed.error() == SubmitResult::kStopped);
+  CHECK(closed.error().reason == SubmitResult::kStopped);
   instance->Shutdown(std::chrono::milliseconds(1000));
   CHECK(Await(first).last());
   CHECK(Await(second).refused);

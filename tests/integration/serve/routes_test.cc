@@ -214,9 +214,33 @@ TEST_CASE("a stop string ends the answer before it, and the request") {
       CHECK(cut["choices"][0]["text"] == text.substr(0, at));
       CHECK(cut["choices"][0]["finish_reason"] == "stop");
       CHECK(cut["usage"]["completion_tokens"] == at + 2);
+      // The prompt was found in the cache, whatever ended its answer.
+      CHECK(cut["usage"]["prompt_tokens_details"]["cached_tokens"] == 20);
     }
   }
   CHECK(bench.instance().num_requests() == 0);
+}
+
+TEST_CASE("cached tokens are those of the first choice of every prompt, also of one that was stopped") {
+  // A stop is seen long before the request would have ended.
+  const ServerBench bench(SlowInstance(std::chrono::milliseconds(2)));
+  const auto cached = [](const json& answer) { return answer["usage"]["prompt_tokens_details"]["cached_tokens"]; };
+  const json first = Parsed(bench.Post(kCompletions, {{"prompt", kPrompt}, {"max_tokens", 50}}));
+  CHECK(cached(first) == 0);
+  const std::string stop = first["choices"][0]["text"].get<std::string>().substr(0, 1);
+  // Of three prompts the first and the last are cached; each stops at once or at its end.
+  const json mixed = Parsed(bench.Post(
+      kCompletions,
+      {{"prompt", {kPrompt, "another prompt of letters", kPrompt}}, {"n", 2}, {"max_tokens", 50}, {"stop", stop}}));
+  CHECK(mixed["choices"][0]["finish_reason"] == "stop");
+  CHECK(cached(mixed) == 40);
+  const auto streamed = bench.Post(kCompletions, {{"prompt", kPrompt},
+                                                  {"max_tokens", 50},
+                                                  {"stop", stop},
+                                                  {"stream", true},
+                                                  {"stream_options", {{"include_usage", true}}}});
+  REQUIRE(streamed);
+  CHECK(cached(EventsOf(streamed->body).back()) == 20);
 }
 
 TEST_CASE("lengths: a prompt, and a prompt with max_tokens, must fit the model and the pool") {
@@ -418,6 +442,94 @@ TEST_CASE("a full queue is status 429, for all choices of a request or none") {
   CHECK(Eventually([&] { return bench.instance().num_requests() == 2; }));
   bench.instance().Shutdown(std::chrono::milliseconds(1000));
   client.Join();
+}
+
+TEST_CASE("a request with more choices than the queues have places is refused at once, with both numbers") {
+  struct Case {
+    std::uint32_t ranks;
+    json prompts;
+    int n;
+    const char* rank;
+    const char* choices;  // both null: it is answered
+    const char* places;
+  };
+  const Case cases[] = {{1, {"x"}, 3, nullptr, nullptr, nullptr},
+                        {1, {"x"}, 4, nullptr, "4 choices", "--max-queued-requests is 3"},
+                        {1, {"x", "y"}, 2, nullptr, "4 choices", "--max-queued-requests is 3"},
+                        {1, {"x", "y", "z", "zz"}, 1, nullptr, "4 choices", "--max-queued-requests is 3"},
+                        {2, {"x"}, 6, nullptr, nullptr, nullptr},
+                        {2, {"x"}, 7, nullptr, "7 choices", "at most 6"},
+                        {2, {"x"}, 4, "1", "4 choices", "at most 3"}};
+  for (const Case& one : cases) {
+    CAPTURE(one.n);
+    CAPTURE(one.prompts.dump());
+    engine::InstanceConfig config = SmallInstance(one.ranks);
+    config.max_requests = 3;
+    const ServerBench bench(config);
+    httplib::Headers headers;
+    if (one.rank != nullptr) headers.emplace("X-data-parallel-rank", one.rank);
+    const auto result = bench.Post(kCompletions, {{"prompt", one.prompts}, {"n", one.n}, {"max_tokens", 1}}, headers);
+    if (one.choices == nullptr) {
+      CHECK(Parsed(result)["choices"].size() == one.prompts.size() * static_cast<std::size_t>(one.n));
+      continue;
+    }
+    const json error = ErrorOf(result);
+    CHECK(error["code"] == 400);
+    CHECK(error["param"] == (one.n > 1 ? "n" : "prompt"));
+    for (const char* part : {one.choices, one.places, "--max-queued-requests"}) {
+      CHECK_MESSAGE(error["message"].get<std::string>().find(part) != std::string::npos, error["message"]);
+    }
+    CHECK_FALSE(result->has_header("Retry-After"));
+    CHECK(bench.instance().num_requests() == 0);
+  }
+}
+
+TEST_CASE("the session's name is a text wherever it stands, and changes nothing") {
+  const ServerBench bench;
+  const json request = {{"prompt", kPrompt}, {"max_tokens", 6}};
+  const json plain = Parsed(bench.Post(kCompletions, request))["choices"];
+  json named = request;
+  named["session_id"] = "body";
+  named["vllm_xargs"] = {{"session_id", "xargs"}};
+  CHECK(Parsed(bench.Post(kCompletions, named, {{"X-Session-ID", "header"}}))["choices"] == plain);
+  json wrong = request;
+  wrong["session_id"] = 5;
+  CHECK(ErrorOf(bench.Post(kCompletions, wrong))["param"] == "session_id");
+  wrong = request;
+  wrong["vllm_xargs"] = {{"session_id", 5}};
+  CHECK(ErrorOf(bench.Post(kCompletions, wrong))["param"] == "vllm_xargs.session_id");
+}
+
+TEST_CASE("refused requests are counted by reason") {
+  engine::InstanceConfig config = SlowInstance(std::chrono::hours(1));
+  config.max_requests = 3;
+  config.scheduler.num_blocks = 50;
+  ServerBench bench(config);
+  const auto refused = [&](const char* reason) {
+    const std::string line =
+        std::string("kvwire_requests_refused_total{engine=\"0\",model_name=\"sim\",reason=\"") + reason + "\"} ";
+    const std::string text = bench.Get("/metrics")->body;
+    const std::size_t at = text.find("\n" + line);
+    return at == std::string::npos ? -1 : std::stoi(text.substr(at + 1 + line.size()));
+  };
+  for (const char* reason : {"never_fits", "queue_full", "stopping", "tokenizer"}) CHECK(refused(reason) == 0);
+  CHECK(ErrorOf(bench.Post(kCompletions, {{"prompt", std::string(300, 'x')}}))["code"] == 400);
+  CHECK(Eventually([&] { return refused("never_fits") == 1; }));
+  // Two that run, and two that find one place.
+  StreamingClient client(bench, {{"prompt", kPrompt}, {"max_tokens", 9}, {"n", 2}, {"stream", true}});
+  CHECK(Eventually([&] { return bench.instance().num_requests() == 2; }));
+  CHECK(ErrorOf(bench.Post(kCompletions, {{"prompt", "x"}, {"n", 2}}))["code"] == 429);
+  CHECK(refused("queue_full") == 2);
+  bench.routes().Close();
+  CHECK(ErrorOf(bench.Post(kCompletions, {{"prompt", "x"}}))["code"] == 503);
+  CHECK(refused("stopping") == 1);
+  // Both of the client's, too, which had not begun to be answered.
+  bench.instance().Shutdown(std::chrono::milliseconds(1000));
+  client.Join();
+  CHECK(refused("stopping") == 3);
+  CHECK(refused("never_fits") == 1);
+  CHECK(refused("queue_full") == 2);
+  CHECK(refused("tokenizer") == 0);
 }
 
 TEST_CASE("a stop ends waiting requests with 503, and streams with an error in their place") {

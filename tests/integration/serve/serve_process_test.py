@@ -146,6 +146,63 @@ class ServeTest(unittest.TestCase):
             self.assertNotIn("--max-model-len", line)
             self.assertEqual(len([line for line in log.splitlines() if "some/tokenizer" in line]), 1)
 
+    def test_flags_of_vllm_in_all_spellings(self):
+        """E4: short flags, levels, and keys of JSON flags are accepted where they can have no effect"""
+        arguments = ["-O3", "-O", "2", "-O=1", "-O.mode=3", "-O.cudagraph_mode", "FULL", "-cc.mode", "3", "-cc={}",
+                     "--compilation-config.pass_config.fuse=true", "--hf-overrides.a.b", "1", "--hf_overrides.c_d=2",
+                     "--kv-transfer-config.kv_connector", "X", "--speculative-config.method=ngram",
+                     "--additional-config.x+", "1", "--rope-scaling.factor", "2", "-asc", "2", "-ep", "--max-model-len", "auto"]
+        with Server("--port", "0", *arguments) as server:
+            self.assertEqual(json.loads(server.ask("GET", "/v1/models")[1])["data"][0]["max_model_len"], 1048576)
+            (line,) = [line for line in server.end()[1].splitlines() if "without effect" in line]
+            for flag in ("--optimization-level", "--compilation-config", "--hf-overrides", "--kv-transfer-config",
+                         "--speculative-config", "--additional-config", "--rope-scaling", "--api-server-count",
+                         "--enable-expert-parallel", "--max-model-len auto (the default, 1048576)"):
+                self.assertIn(flag, line)
+        with Server("--port", "0", "--max-model-len", "-1") as server:
+            self.assertEqual(json.loads(server.ask("GET", "/v1/models")[1])["data"][0]["max_model_len"], 1048576)
+            self.assertIn("--max-model-len -1 (the default, 1048576)", server.end()[1])
+        # The last one counts.
+        for arguments, length in ((["auto", "8k"], 8000), (["8k", "auto"], 1048576)):
+            flags = [part for value in arguments for part in ("--max-model-len", value)]
+            with Server("--port", "0", *flags) as server:
+                self.assertEqual(json.loads(server.ask("GET", "/v1/models")[1])["data"][0]["max_model_len"], length)
+                self.assertEqual("--max-model-len" in server.end()[1], length == 1048576)
+
+    def test_flags_of_vllm_that_are_refused(self):
+        """E4: what would change the behaviour is refused by name, with the reason"""
+        for arguments, parts in (
+                (["--headless"], ["--headless", "HTTP"]),
+                (["--middleware", "my.module.Auth"], ["--middleware", "Python"]),
+                (["-dpn", "1"], ["--data-parallel-rank", "this process"]),
+                (["-dpr", "1"], ["--data-parallel-start-rank", "this process"]),
+                (["-dpl=1"], ["--data-parallel-size-local", "this process"]),
+                (["--model", "a", "b"], ['"a"', '"b"', "--model"]),
+                (["b", "--model", "a"], ['"a"', '"b"', "--model"]),
+                (["--dtype.x", "1"], ["--dtype.x"]),
+                (["-Ox"], ["-Ox"]),
+                (["--max-model-len", "-2"], ["--max-model-len", '"-2"', "auto"])):
+            with self.subTest(arguments=arguments):
+                code, message = refused("--port", "0", *arguments, events=None)
+                self.assertNotEqual(code, 0)
+                for part in parts:
+                    self.assertIn(part, message)
+        with Server("a", "--model", "a", "--port", "0") as server:
+            self.assertEqual(json.loads(server.ask("GET", "/v1/models")[1])["data"][0]["id"], "a")
+
+    def test_faults_without_effect(self):
+        """a script that can have no effect is said so once, at the start"""
+        script = {"faults": [{"kind": "reset", "at": 1}, {"kind": "drop", "every": 2}]}
+        off, null = None, {**EVENTS, "publisher": "null"}
+        for events, part in ((off, 'faults[0].kind: "reset"'), (null, 'faults[1].kind: "drop"'), (EVENTS, None)):
+            with self.subTest(events=events):
+                with Server("--port", "0", "--instances", "2", "--faults", json.dumps(script), events=events) as server:
+                    lines = [line for line in server.end()[1].splitlines() if "--faults" in line]
+                    self.assertEqual(len(lines), 0 if part is None else 1)
+                    for line in lines:
+                        self.assertIn(part, line)
+                        self.assertIn("warning", line)
+
     def test_events_off(self):
         with Server("--port", "0", events=None) as server:
             self.assertEqual(server.sources, [])
@@ -167,7 +224,7 @@ class ServeTest(unittest.TestCase):
                 (["--data-parallel-size", "0"], None, "--data-parallel-size"),
                 (["--data-parallel-start-rank", "8"], None, "--data-parallel-start-rank"),
                 (["--ssl-keyfile", "key.pem"], None, "TLS"),
-                (["--prefix-caching-hash-algo", "sha256"], None, "--prefix-caching-hash-algo"),
+                (["--prefix-caching-hash-algo", "md5"], None, "--prefix-caching-hash-algo"),
                 (["--tokenizer", "https://127.0.0.1"], None, "--tokenizer"),
                 (["--api-key", "with space"], None, "--api-key"),
                 ([], {"enable_kv_cache_events": True, "nope": 1}, "nope"),
@@ -286,6 +343,7 @@ class ServeTest(unittest.TestCase):
                 status, body = server.ask("POST", "/v1/completions", {"prompt": PROMPT})
                 self.assertEqual(status, 503)
                 self.assertIn(str(service.port), json.loads(body)["error"]["message"])
+                self.assertRegex(server.ask("GET", "/metrics")[1], r'kvwire_requests_refused_total\{[^}]*reason="tokenizer"\} 1\n')
 
     def test_keys(self):
         with Server("--port", "0", events=None, environment={"VLLM_API_KEY": "secret"}) as server:

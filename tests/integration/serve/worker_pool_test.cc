@@ -44,6 +44,20 @@ TEST_CASE("jobs that wait for each other run at the same time, up to the bound; 
   CHECK(Eventually([&] { return pool.Submit([] {}); }));
 }
 
+TEST_CASE("jobs that come all at once fill the bounds, however late their threads begin") {
+  constexpr std::size_t kEach = 8;
+  for (int round = 0; round < 20; ++round) {
+    std::promise<void> end;
+    const std::shared_future<void> ended = end.get_future().share();
+    WorkerPool pool({kEach, kEach});
+    std::size_t taken = 0;
+    for (std::size_t i = 0; i < 3 * kEach; ++i) taken += pool.Submit([ended] { ended.wait(); }) ? 1 : 0;
+    CHECK(taken == 2 * kEach);
+    CHECK(pool.has_waiting());
+    end.set_value();
+  }
+}
+
 TEST_CASE("threads do one job after the other") {
   WorkerPool pool({8, 8, std::chrono::milliseconds(10000)});
   std::mutex mutex;

@@ -70,7 +70,6 @@ TEST_CASE("a request without options has the defaults") {
   CHECK_FALSE(request.echo);
   CHECK(request.stop.empty());
   CHECK(request.cache_salt.empty());
-  CHECK(request.session_id.empty());
   CHECK(request.extra_args.empty());
 }
 
@@ -86,7 +85,6 @@ TEST_CASE("every option is read") {
   CHECK(request.echo);
   CHECK(request.stop == std::vector<std::string>{"a", "bc"});
   CHECK(request.cache_salt == "s");
-  CHECK(request.session_id == "x");
   CHECK(scheduler::ReportModeOf(request.extra_args) == scheduler::ReportMode::kFull);
 }
 
@@ -227,38 +225,66 @@ TEST_CASE("at most four stop strings, none empty") {
   CHECK(TextError(R"("stop": 3)", "stop") == "stop is 3" + expected);
 }
 
-TEST_CASE("what only concerns the choice of tokens is checked for its type and ignored") {
+TEST_CASE("what only concerns the choice of tokens is checked for its type and range, and ignored") {
   struct Row {
     const char* field;
-    const char* good;
-    const char* bad;
+    std::vector<const char*> good;
+    std::vector<const char*> bad;
     const char* expected;
   };
   const Row rows[] = {
-      {"temperature", "0.7", "\"hot\"", "a number"},
-      {"temperature", "0", "true", "a number"},
-      {"top_p", "1", "[]", "a number"},
-      {"top_k", "-1", "1.5", "an integer"},
-      {"min_p", "0.1", "\"\"", "a number"},
-      {"presence_penalty", "-2", "{}", "a number"},
-      {"frequency_penalty", "2.0", "false", "a number"},
-      {"repetition_penalty", "1.1", "\"1\"", "a number"},
-      {"seed", "42", "4.2", "an integer"},
-      {"min_tokens", "3", "\"3\"", "an integer"},
-      {"logit_bias", R"({"5": -100})", "[5]", "an object"},
-      {"user", "\"me\"", "5", "a text"},
-      {"ignore_eos", "true", "1", "true or false"},
-      {"add_special_tokens", "false", "0", "true or false"},
-      {"tools", R"([{"type": "function"}])", "{}", "a list"},
+      {"temperature", {"0", "0.7", "2.5", "1e9"}, {"\"hot\"", "true", "-0.1", "-1"}, "a number of 0 or more"},
+      {"top_p", {"1", "0.001", "1.0"}, {"[]", "0", "0.0", "1.01", "-1"}, "a number above 0, at most 1"},
+      {"top_k", {"-1", "0", "1", "100000"}, {"1.5", "-2", "\"1\""}, "an integer from -1 to 9223372036854775807"},
+      {"min_p", {"0", "0.1", "1"}, {"\"\"", "-0.1", "1.1"}, "a number from 0 to 1"},
+      {"presence_penalty", {"-2", "0", "2"}, {"{}", "-2.1", "2.1"}, "a number from -2 to 2"},
+      {"frequency_penalty", {"-2.0", "2.0"}, {"false", "-3", "2.5"}, "a number from -2 to 2"},
+      {"repetition_penalty", {"1.1", "0.01", "5"}, {"\"1\"", "0", "-1.5"}, "a number above 0"},
+      {"length_penalty", {"1.0", "-3"}, {"\"1\""}, "a number"},
+      {"seed",
+       {"42", "-1", "9223372036854775807", "-9223372036854775808"},
+       {"4.2", "9223372036854775808", "\"1\""},
+       "an integer from -9223372036854775808 to 9223372036854775807"},
+      {"min_tokens", {"0", "3"}, {"\"3\"", "-1", "2147483648"}, "an integer from 0 to 2147483647"},
+      {"logit_bias", {R"({"5": -100})", "{}"}, {"[5]"}, "an object of token ids and numbers"},
+      {"user", {"\"me\""}, {"5"}, "a text"},
+      {"ignore_eos", {"true"}, {"1"}, "true or false"},
+      {"add_special_tokens", {"false"}, {"0"}, "true or false"},
+      {"tools", {R"([{"type": "function"}])"}, {"{}"}, "a list"},
   };
   for (const CompletionKind kind : {CompletionKind::kText, CompletionKind::kChat}) {
     for (const Row& row : rows) {
       const std::string field = row.field;
-      Accepted(kind, "\"" + field + "\": " + row.good);
-      CHECK(MessageOf(ParseFields(kind, "\"" + field + "\": " + row.bad), field) ==
-            field + " is " + row.bad + ", expected " + row.expected);
+      for (const char* good : row.good) Accepted(kind, "\"" + field + "\": " + good);
+      for (const char* bad : row.bad) {
+        CHECK(MessageOf(ParseFields(kind, "\"" + field + "\": " + bad), field) ==
+              field + " is " + bad + ", expected " + row.expected);
+      }
     }
   }
+}
+
+TEST_CASE("the keys of logit_bias are token ids, its values numbers") {
+  const auto error = [](const std::string& value, const std::string& param) {
+    return TextError(R"("logit_bias": )" + value, param);
+  };
+  Accepted(CompletionKind::kText, R"("logit_bias": {"0": 1, "2147483647": -0.5})");
+  CHECK(error(R"({"a": 1})", "logit_bias") ==
+        R"(logit_bias has the key "a", expected a token id from 0 to 2147483647)");
+  CHECK(error(R"({"-1": 1})", "logit_bias") ==
+        R"(logit_bias has the key "-1", expected a token id from 0 to 2147483647)");
+  CHECK(error(R"({"2147483648": 1})", "logit_bias") ==
+        R"(logit_bias has the key "2147483648", expected a token id from 0 to 2147483647)");
+  CHECK(error(R"({"": 1})", "logit_bias") == R"(logit_bias has the key "", expected a token id from 0 to 2147483647)");
+  CHECK(error(R"({"7": "1"})", "logit_bias.7") == R"(logit_bias.7 is "1", expected a number)");
+}
+
+TEST_CASE("min_tokens is at most max_tokens") {
+  Accepted(CompletionKind::kText, R"("min_tokens": 5, "max_tokens": 5)");
+  CHECK(TextError(R"("min_tokens": 6, "max_tokens": 5)", "min_tokens") ==
+        "min_tokens is 6, expected at most max_tokens, which is 5");
+  CHECK(ChatError(R"("min_tokens": 6, "max_completion_tokens": 5)", "min_tokens") ==
+        "min_tokens is 6, expected at most max_tokens, which is 5");
 }
 
 TEST_CASE("what would change the answer and is not offered is refused by name") {
@@ -277,6 +303,7 @@ TEST_CASE("what would change the answer and is not offered is refused by name") 
   const Row both[] = {
       {"logprobs", {"false", "0"}, "true", "null or false or 0"},
       {"logprobs", {}, "5", "null or false or 0"},
+      {"logprobs", {}, "-1", "null or false or 0"},
       {"top_logprobs", {"0"}, "2", "null or 0"},
       {"prompt_logprobs", {"0"}, "1", "null or false or 0"},
       {"best_of", {"1"}, "2", "null or 1"},
@@ -337,16 +364,19 @@ TEST_CASE("vllm_xargs of other types, or too many, are refused by name") {
   CHECK(error(many + R"(, "64": 0})", "vllm_xargs").ends_with("expected an object of at most 64 values"));
 }
 
-TEST_CASE("the session is that of the body, else of the header, else of vllm_xargs") {
-  const CompletionRequest all =
-      Accepted(CompletionKind::kText, R"("session_id": "body", "vllm_xargs": {"session_id": "xargs"})");
-  CHECK(SessionOf(all, "header") == "body");
-  const CompletionRequest xargs =
-      Accepted(CompletionKind::kText, R"("session_id": "", "vllm_xargs": {"session_id": "xargs"})");
-  CHECK(SessionOf(xargs, "header") == "header");
-  CHECK(SessionOf(xargs, "") == "xargs");
-  CHECK(SessionOf(Accepted(CompletionKind::kText, R"("vllm_xargs": {"session_id": 5})"), "") == "");
-  CHECK(SessionOf(Accepted(CompletionKind::kText, ""), "") == "");
+TEST_CASE("a session's name is a text, in the body as in vllm_xargs, and is not kept") {
+  for (const CompletionKind kind : {CompletionKind::kText, CompletionKind::kChat}) {
+    Accepted(kind, R"("session_id": "body", "vllm_xargs": {"session_id": "xargs"})");
+    Accepted(kind, R"("session_id": "", "vllm_xargs": {"session_id": ""})");
+    for (const std::string bad : {"5", "[]", "true", "{}"}) {
+      CHECK(MessageOf(ParseFields(kind, R"("session_id": )" + bad), "session_id") ==
+            "session_id is " + bad + ", expected a text");
+    }
+    for (const std::string bad : {"5", "[]", "true"}) {
+      CHECK(MessageOf(ParseFields(kind, R"("vllm_xargs": {"session_id": )" + bad + "}"), "vllm_xargs.session_id") ==
+            "vllm_xargs.session_id is " + bad + ", expected a text");
+    }
+  }
 }
 
 TEST_CASE("of several errors one is told") {
