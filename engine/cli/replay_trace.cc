@@ -207,6 +207,7 @@ Status ReplayTraceCommand::Build() {
   SimulatedRunner::Options runner_options;
   runner_options.num_blocks = scheduler_config_.num_blocks;
   runner_options.block_size = scheduler_config_.block_size;
+  runner_options.groups = scheduler_config_.groups;
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
 
