@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <utility>
 
 namespace kvwire::scheduler {
@@ -49,16 +50,7 @@ BlockChain KVCacheManager::ChainOf(const Request& request, const KVCacheGroup& g
 }
 
 PrefixHit KVCacheManager::GetComputedBlocks(const Request& request) {
-  const std::uint64_t hashed = request.block_hashes().size() * std::uint64_t{hash_block_size_};
-  auto num_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(hashed, request.num_tokens() - 1));
-  num_tokens -= num_tokens % alignment_;
-  // A shorter prefix may be none for a group that had a longer one, so everyone is asked again until all agree.
-  std::size_t agreeing = 0;
-  for (std::size_t group = 0; agreeing < groups_.size(); group = (group + 1) % groups_.size()) {
-    const std::uint32_t found = FindHit(request, group, num_tokens);
-    agreeing = found == num_tokens ? agreeing + 1 : 1;
-    num_tokens = found;
-  }
+  const std::uint32_t num_tokens = FindHit(request.block_hashes(), request.num_tokens() - 1, &hit_);
   if (report_at_lookup_ && request.report_mode() == ReportMode::kFull) {
     for (std::size_t group = 0; group < groups_.size(); ++group) {
       pool_.ReportPositions(ChainOf(request, groups_[group]), static_cast<std::uint32_t>(hit_[group].size()),
@@ -68,45 +60,63 @@ PrefixHit KVCacheManager::GetComputedBlocks(const Request& request) {
   return {hit_, num_tokens};
 }
 
-// The longest prefix of at most max_tokens that the group can continue from; its blocks in hit_[group].
-std::uint32_t KVCacheManager::FindHit(const Request& request, std::size_t group, std::uint32_t max_tokens) {
+std::uint32_t KVCacheManager::CachedTokens(std::span<const BlockHash> hashes) const {
+  std::vector<std::vector<BlockId>> blocks(groups_.size());
+  return FindHit(hashes, std::numeric_limits<std::uint32_t>::max(), &blocks);
+}
+
+// The longest prefix of at most max_tokens that every group can continue from; its blocks by group.
+std::uint32_t KVCacheManager::FindHit(std::span<const BlockHash> hashes, std::uint64_t max_tokens,
+                                      std::vector<std::vector<BlockId>>* blocks) const {
+  auto num_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(hashes.size() * hash_block_size_, max_tokens));
+  num_tokens -= num_tokens % alignment_;
+  // A shorter prefix may be none for a group that had a longer one, so everyone is asked again until all agree.
+  std::size_t agreeing = 0;
+  for (std::size_t group = 0; agreeing < groups_.size(); group = (group + 1) % groups_.size()) {
+    const std::uint32_t found = FindGroupHit(hashes, group, num_tokens, &(*blocks)[group]);
+    agreeing = found == num_tokens ? agreeing + 1 : 1;
+    num_tokens = found;
+  }
+  return num_tokens;
+}
+
+std::uint32_t KVCacheManager::FindGroupHit(std::span<const BlockHash> hashes, std::size_t group,
+                                           std::uint32_t max_tokens, std::vector<BlockId>* blocks) const {
   const KVCacheGroup& spec = groups_[group];
-  const std::uint32_t hashes_per_block = spec.block_size / hash_block_size_;
+  const std::size_t hashes_per_block = spec.block_size / hash_block_size_;
   const auto find = [&](std::uint32_t position) {
-    return pool_.FindCached(request.block_hashes()[std::size_t{position + 1} * hashes_per_block - 1],
-                            static_cast<std::uint32_t>(group));
+    return pool_.FindCached(hashes[(position + 1) * hashes_per_block - 1], static_cast<std::uint32_t>(group));
   };
   const std::uint32_t max_blocks = max_tokens / spec.block_size;
-  std::vector<BlockId>& blocks = hit_[group];
   const std::uint32_t needed = spec.BlocksBeforeHit();
   if (needed == 0) {
-    blocks.clear();
+    blocks->clear();
     for (std::uint32_t position = 0; position < max_blocks; ++position) {
       const BlockId block = find(position);
       if (block == kNullBlock) break;
-      blocks.push_back(block);
+      blocks->push_back(block);
     }
-    const std::uint32_t tokens = static_cast<std::uint32_t>(blocks.size()) * spec.block_size;
-    blocks.resize((tokens - tokens % alignment_) / spec.block_size);
-    return tokens - tokens % alignment_;
+    std::uint32_t tokens = static_cast<std::uint32_t>(blocks->size()) * spec.block_size;
+    tokens -= tokens % alignment_;
+    blocks->resize(tokens / spec.block_size);
+    return tokens;
   }
-  // From the right: the first run that is long enough, or begins the request, and ends where a hit may end.
-  blocks.assign(max_blocks, kNullBlock);
-  std::uint32_t end = 0;  // of the run, in blocks
+  // From the right: the first run that ends where a hit may end and is long enough, or begins the request.
+  blocks->assign(max_blocks, kNullBlock);
+  std::uint32_t end = 0;  // of the run, in blocks; 0: there is none
   for (std::uint32_t position = max_blocks; position-- > 0;) {
-    const bool may_end = (position + 1) * spec.block_size % alignment_ == 0;
-    if (end == 0 && !may_end) continue;
+    if (end == 0 && (position + 1) * spec.block_size % alignment_ != 0) continue;
     const BlockId block = find(position);
     if (block == kNullBlock) {
-      if (end != 0) std::fill(blocks.begin() + position, blocks.begin() + end, kNullBlock);
+      if (end != 0) std::fill(blocks->begin() + position, blocks->begin() + end, kNullBlock);
       end = 0;
       continue;
     }
     if (end == 0) end = position + 1;
-    blocks[position] = block;
+    (*blocks)[position] = block;
     if (end - position == needed) break;
   }
-  blocks.resize(end);
+  blocks->resize(end);
   return end * spec.block_size;
 }
 

@@ -42,6 +42,9 @@ class KVCacheManager {
   // The longest cached prefix, at most num_tokens - 1 tokens of it: the last token must be computed, for its output.
   PrefixHit GetComputedBlocks(const Request& request);
 
+  // How many tokens of a prompt with these hashes are a prefix hit now, without the rule about the last token.
+  std::uint32_t CachedTokens(std::span<const BlockHash> hashes) const;
+
   // Extends the request's block tables so that they hold num_computed_tokens + num_new_tokens tokens, and registers the
   // blocks which these fill. `hit` is the prefix found for a request that holds nothing yet; it is taken over, and its
   // tokens become computed. False if there are not enough blocks; then nothing happens, but that blocks which have left
@@ -61,7 +64,10 @@ class KVCacheManager {
 
  private:
   BlockChain ChainOf(const Request& request, const KVCacheGroup& group) const;
-  std::uint32_t FindHit(const Request& request, std::size_t group, std::uint32_t max_tokens);
+  std::uint32_t FindHit(std::span<const BlockHash> hashes, std::uint64_t max_tokens,
+                        std::vector<std::vector<BlockId>>* blocks) const;
+  std::uint32_t FindGroupHit(std::span<const BlockHash> hashes, std::size_t group, std::uint32_t max_tokens,
+                             std::vector<BlockId>* blocks) const;
   std::span<const BlockId> Reachable(std::size_t group, std::span<const BlockId> table, std::uint32_t first,
                                      std::uint32_t last);
   void ReturnUnneeded(Request* request);

@@ -131,6 +131,9 @@ class Scheduler {
   // Every physical copy of the hash; returns how many there were.
   std::size_t EvictHash(const BlockHash& hash, std::uint32_t group = 0);
 
+  // How many tokens of a prompt with these hashes are cached for every group.
+  std::uint32_t CachedTokens(std::span<const BlockHash> hashes) const { return cache_.CachedTokens(hashes); }
+
   // Publishes what is still recorded and closes the publisher. Idempotent.
   void Shutdown(std::chrono::milliseconds deadline = std::chrono::milliseconds(2000));
 

@@ -125,6 +125,7 @@ TEST_CASE("a hit must be one for every group") {
     Rig rig(Hybrid(40, {{kFull, 4, 0}, {kWindow, 4, 8}}));
     Finish(rig, 1, Range(1, 33));
     for (const std::size_t block : row.evicted) rig.scheduler().EvictHash(chain[block], 1);
+    CHECK(rig.scheduler().CachedTokens(chain) == row.hit);
     CHECK(HitOf(rig, 2, With(Range(1, 32), 99)) == row.hit);
   }
   SUBCASE("and full attention may shorten what the window found, which must then do for the window again") {
