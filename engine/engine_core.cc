@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine_core.h"
 
+#include <algorithm>
 #include <optional>
 #include <random>
 #include <string>
@@ -67,14 +68,16 @@ namespace {
 Status CheckMemory(const scheduler::SchedulerConfig& config) {
   constexpr double kBytesPerBlock = 116;  // of the pool, without the tokens
   constexpr double kGiB = 1u << 30;
-  const double needed = config.num_blocks * (kBytesPerBlock + double{sizeof(TokenId)} * config.block_size);
+  std::uint32_t block_size = config.block_size;
+  for (const scheduler::KVCacheGroup& group : config.groups) block_size = std::max(block_size, group.block_size);
+  const double needed = config.num_blocks * (kBytesPerBlock + double{sizeof(TokenId)} * block_size);
   const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (needed <= present) return {};
   return MakeError(
       ErrorCode::kUnavailable,
       fmt::format("num_blocks: {} blocks of {} tokens need about {:.1f} GiB to keep account of; this machine "
                   "has {:.1f} GiB",
-                  config.num_blocks, config.block_size, needed / kGiB, present / kGiB));
+                  config.num_blocks, block_size, needed / kGiB, present / kGiB));
 }
 
 std::string RandomName() {

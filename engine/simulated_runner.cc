@@ -45,7 +45,7 @@ std::chrono::nanoseconds TimeModel::Duration(const SchedulerOutput& step) const 
   return std::chrono::nanoseconds(duration);
 }
 
-Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(const Options& options) {
+Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(Options options) {
   if (options.num_blocks < 2) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("num_blocks is {}; allowed: 2 or more", options.num_blocks));
@@ -59,25 +59,34 @@ Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(const Options& 
                      fmt::format("output tokens [{0}, {0} + {1}) must be at least one token and within [0, {2}]",
                                  options.first_output_token, options.num_output_tokens, kMaxTokenId));
   }
-  const std::size_t slots = static_cast<std::size_t>(options.num_blocks) * options.block_size;
+  if (options.groups.empty()) {
+    options.groups = {{scheduler::KVCacheKind::kFullAttention, options.block_size, 0}};
+  }
+  std::size_t words_per_block = 0;
+  for (const scheduler::KVCacheGroup& group : options.groups) {
+    words_per_block = std::max<std::size_t>(words_per_block, group.block_size);
+  }
+  const std::size_t slots = static_cast<std::size_t>(options.num_blocks) * words_per_block;
   std::size_t bytes = 0;
   void* memory = MAP_FAILED;
   if (!__builtin_mul_overflow(slots, sizeof(std::uint64_t), &bytes)) {
     memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   }
   if (memory == MAP_FAILED) {
-    return MakeError(ErrorCode::kUnavailable,
-                     fmt::format("cannot reserve {} bytes for each token of {} blocks of {} "
-                                 "tokens",
-                                 sizeof(std::uint64_t), options.num_blocks, options.block_size));
+    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot reserve {} bytes for each token of {} blocks of {} "
+                                                          "tokens",
+                                                          sizeof(std::uint64_t), options.num_blocks, words_per_block));
   }
-  return std::unique_ptr<SimulatedRunner>(new SimulatedRunner(options, static_cast<std::uint64_t*>(memory), bytes));
+  return std::unique_ptr<SimulatedRunner>(
+      new SimulatedRunner(std::move(options), words_per_block, static_cast<std::uint64_t*>(memory), bytes));
 }
 
 SimulatedRunner::~SimulatedRunner() { ::munmap(words_, bytes_); }
 
 RunnerOutput SimulatedRunner::Run(const SchedulerOutput& step) {
-  for (const ScheduledRequest& request : step.requests) Compute(request);
+  for (const ScheduledRequest& request : step.requests) {
+    for (std::size_t group = 0; group < options_.groups.size(); ++group) Compute(request, group);
+  }
   // Drawn only now, so that two requests that were given one slot in the same step disturb each other.
   RunnerOutput output;
   for (const ScheduledRequest& request : step.requests) {
@@ -86,21 +95,23 @@ RunnerOutput SimulatedRunner::Run(const SchedulerOutput& step) {
   return output;
 }
 
-std::uint64_t SimulatedRunner::WordOf(const ScheduledRequest& request, std::size_t position) const noexcept {
-  return WordAt(request.block_table[position / options_.block_size],
-                static_cast<std::uint32_t>(position % options_.block_size));
+std::uint64_t SimulatedRunner::WordOf(const ScheduledRequest& request, std::size_t group,
+                                      std::size_t position) const noexcept {
+  const std::size_t block_size = options_.groups[group].block_size;
+  return WordAt(request.block_tables[group][position / block_size], static_cast<std::uint32_t>(position % block_size));
 }
 
-void SimulatedRunner::Compute(const ScheduledRequest& request) noexcept {
+void SimulatedRunner::Compute(const ScheduledRequest& request, std::size_t group) noexcept {
+  const std::size_t block_size = options_.groups[group].block_size;
   const std::size_t end = std::size_t{request.num_computed_tokens} + request.num_scheduled_tokens;
   std::size_t position = request.num_computed_tokens;
   if (position == end) return;
-  std::uint64_t word = position == 0 ? kRootWord : WordOf(request, position - 1);
+  std::uint64_t word = position == 0 ? RootWordOf(group) : WordOf(request, group, position - 1);
   while (position < end) {
-    const std::size_t offset = position % options_.block_size;
-    const std::size_t count = std::min<std::size_t>(options_.block_size - offset, end - position);
-    const std::size_t block = request.block_table[position / options_.block_size];
-    std::uint64_t* slots = words_ + block * options_.block_size + offset;
+    const std::size_t offset = position % block_size;
+    const std::size_t count = std::min<std::size_t>(block_size - offset, end - position);
+    const std::size_t block = request.block_tables[group][position / block_size];
+    std::uint64_t* slots = words_ + block * words_per_block_ + offset;
     for (std::size_t i = 0; i < count; ++i) slots[i] = word = ChainWord(word, request.token_ids[position + i]);
     position += count;
     // Read back, as the next position of a model would.
@@ -109,10 +120,14 @@ void SimulatedRunner::Compute(const ScheduledRequest& request) noexcept {
 }
 
 TokenId SimulatedRunner::Draw(const ScheduledRequest& request) const noexcept {
-  const std::size_t last = std::size_t{request.num_computed_tokens} + request.num_scheduled_tokens - 1;
-  const std::uint64_t newest = WordOf(request, last);
-  const std::uint64_t earlier = WordOf(request, static_cast<std::size_t>(newest % (last + 1)));
-  const std::uint64_t mixed = ChainWord(newest, static_cast<TokenId>(earlier >> 33));
+  const std::uint32_t last = request.num_computed_tokens + request.num_scheduled_tokens - 1;
+  std::uint64_t mixed = 0;
+  for (std::size_t group = 0; group < options_.groups.size(); ++group) {
+    const std::uint32_t first = options_.groups[group].NumUnneededTokens(last);
+    const std::uint64_t newest = WordOf(request, group, last);
+    const std::uint64_t earlier = WordOf(request, group, first + newest % (last - first + 1));
+    mixed ^= ChainWord(newest, static_cast<TokenId>(earlier >> 33));
+  }
   return options_.first_output_token + static_cast<TokenId>((mixed >> 20) % options_.num_output_tokens);
 }
 

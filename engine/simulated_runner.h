@@ -5,9 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "kv_events/error.h"
 #include "kv_events/events.h"
+#include "scheduler/kv_cache_group.h"
 #include "scheduler/model_runner.h"
 
 namespace kvwire::engine {
@@ -25,29 +28,34 @@ struct TimeModel {
   friend bool operator==(const TimeModel&, const TimeModel&) = default;
 };
 
-// A model without weights but with memory. Each physical token slot holds one 64-bit word. Position p reads the word
-// of p - 1 through the block table and writes ChainWord(that, token) into its own slot, so a word stands for every
-// token before it. A drawn token derives only from words read back through the block table after the whole step was
-// written: that of the last position, and that of one earlier position which the first one chooses. So a block that was
-// stolen, is stale or is not computed yet changes what the model says.
+// A model without weights but with memory. Each physical token slot holds one 64-bit word. In every KV-cache group,
+// position p reads the word of p - 1 through the group's block table and writes ChainWord(that, token) into its own
+// slot, so a word stands for every token before it. A drawn token derives only from words read back through the block
+// tables after the whole step was written: of each group that of the last position, and that of one earlier position
+// which the first one chooses among those that the group still needs. So a block that was stolen, is stale, was given
+// back too early or is not computed yet changes what the model says.
 //
 // Drawn tokens lie in [first_output_token, first_output_token + num_output_tokens).
 // Threads: one thread at a time.
-// Bounds: num_blocks * block_size words, committed by the operating system as they are first written.
+// Bounds: num_blocks * (largest block size) words, committed by the operating system as they are first written.
 class SimulatedRunner final : public scheduler::ModelRunner {
  public:
   struct Options {
     std::uint32_t num_blocks = 0;  // as the scheduler counts them, null block included; at least 2
     std::uint32_t block_size = 16;
+    std::vector<scheduler::KVCacheGroup> groups;  // empty: one of full attention, with block_size
     TokenId first_output_token = 131072;
     std::uint32_t num_output_tokens = 20864;
   };
 
-  // What position 0 reads in place of a predecessor.
+  // What position 0 of a group reads in place of a predecessor; that of group 0 is kRootWord.
   static constexpr std::uint64_t kRootWord = 0x6b767769726500ffu;
+  static constexpr std::uint64_t RootWordOf(std::size_t group) noexcept {
+    return kRootWord ^ (group * 0x9e3779b97f4a7c15u);
+  }
 
   // Errors: kInvalidArgument names the option; kUnavailable when the address space for the words is refused.
-  static Result<std::unique_ptr<SimulatedRunner>> Create(const Options& options);
+  static Result<std::unique_ptr<SimulatedRunner>> Create(Options options);
   ~SimulatedRunner() override;
   SimulatedRunner(const SimulatedRunner&) = delete;
   SimulatedRunner& operator=(const SimulatedRunner&) = delete;
@@ -55,9 +63,10 @@ class SimulatedRunner final : public scheduler::ModelRunner {
   // REQUIRES: block tables name blocks below num_blocks.
   scheduler::RunnerOutput Run(const scheduler::SchedulerOutput& step) override;
 
-  // The word of a physical slot; 0 if it was never written. REQUIRES: block < num_blocks, offset < block_size.
+  // The word of a physical slot; 0 if it was never written. REQUIRES: block < num_blocks, offset is below the
+  // largest block size.
   std::uint64_t WordAt(scheduler::BlockId block, std::uint32_t offset) const noexcept {
-    return words_[static_cast<std::size_t>(block) * options_.block_size + offset];
+    return words_[static_cast<std::size_t>(block) * words_per_block_ + offset];
   }
 
   // The word of a position from the word before it and its token.
@@ -68,14 +77,16 @@ class SimulatedRunner final : public scheduler::ModelRunner {
   }
 
  private:
-  SimulatedRunner(const Options& options, std::uint64_t* words, std::size_t bytes)
-      : options_(options), words_(words), bytes_(bytes) {}
+  SimulatedRunner(Options options, std::size_t words_per_block, std::uint64_t* words, std::size_t bytes)
+      : options_(std::move(options)), words_per_block_(words_per_block), words_(words), bytes_(bytes) {}
 
-  std::uint64_t WordOf(const scheduler::ScheduledRequest& request, std::size_t position) const noexcept;
-  void Compute(const scheduler::ScheduledRequest& request) noexcept;
+  std::uint64_t WordOf(const scheduler::ScheduledRequest& request, std::size_t group,
+                       std::size_t position) const noexcept;
+  void Compute(const scheduler::ScheduledRequest& request, std::size_t group) noexcept;
   TokenId Draw(const scheduler::ScheduledRequest& request) const noexcept;
 
-  const Options options_;
+  const Options options_;  // its groups are not empty
+  const std::size_t words_per_block_;
   std::uint64_t* const words_;
   const std::size_t bytes_;
 };

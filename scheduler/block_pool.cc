@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,17 +24,29 @@ std::size_t ContentBlocks(const BlockPoolOptions& options) {
   return options.enable_events && options.enable_caching ? options.num_blocks : 0;
 }
 
+std::uint32_t MaxBlockSize(const BlockPoolOptions& options) {
+  std::uint32_t size = options.block_size;
+  for (const GroupSpec& group : options.groups) size = std::max(size, group.block_size);
+  return size;
+}
+
 }  // namespace
 
 BlockPool::BlockPool(BlockPoolOptions options)
     : options_(std::move(options)),
+      max_block_size_(MaxBlockSize(options_)),
       free_(options_.num_blocks),
       index_(options_.enable_caching ? options_.num_blocks : 0),
       meta_(options_.num_blocks),
       hashes_(options_.enable_caching ? options_.num_blocks : 0),
       parents_(ContentBlocks(options_)),
       // Not initialised: the pages of blocks that are never used are never touched.
-      tokens_(new TokenId[ContentBlocks(options_) * options_.block_size]) {}
+      tokens_(new TokenId[ContentBlocks(options_) * max_block_size_]) {}
+
+std::uint32_t BlockPool::block_size(std::uint32_t group) const noexcept {
+  const bool own = group < options_.groups.size() && options_.groups[group].block_size != 0;
+  return own ? options_.groups[group].block_size : options_.block_size;
+}
 
 bool BlockPool::Allocate(std::size_t n, std::vector<BlockId>* blocks) {
   if (n > free_.size()) return false;
@@ -87,17 +100,21 @@ BlockId BlockPool::HeadOf(BlockId block) const {
 }
 
 std::span<const TokenId> BlockPool::TokensOf(BlockId block) const {
-  return {tokens_.get() + std::size_t{block} * options_.block_size, options_.block_size};
+  return {tokens_.get() + std::size_t{block} * max_block_size_, block_size(meta_[block].group)};
 }
 
 void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table, std::uint32_t first,
                          std::uint32_t last, std::uint32_t group) {
   if (!options_.enable_caching || first >= last) return;
-  assert(last <= chain.hashes.size() && last <= table.size());
+  assert(std::size_t{last} * (block_size(group) / options_.block_size) <= chain.hashes.size() && last <= table.size());
+  const bool needs_predecessor =
+      !options_.announce_at_registration &&
+      (group >= options_.groups.size() || options_.groups[group].parents == Parents::kRegistered);
   Run run{pending_.size(), pending_.size(), false};
+  event_positions_.clear();
   for (std::uint32_t i = first; i < last; ++i) {
     const BlockId block = table[i];
-    const BlockId predecessor = i == 0 || options_.announce_at_registration ? kNullBlock : table[i - 1];
+    const BlockId predecessor = i == 0 || !needs_predecessor ? kNullBlock : table[i - 1];
     if (predecessor != kNullBlock && !Has(predecessor, kRegistered)) break;
     if (block == kNullBlock) {
       if (run.begin != run.end) runs_.push_back(run);
@@ -107,27 +124,45 @@ void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table
     assert(!Has(block, kRegistered));
     Meta& meta = meta_[block];
     meta.group = static_cast<std::uint16_t>(group);
-    meta.flags = kRegistered | kPending;
+    meta.flags = kRegistered;
+    StoreContent(chain, i, block);
+    JoinCopies(block, i < chain.num_prompt_blocks);
+    if (options_.announce_at_registration) {
+      if (options_.enable_events) CountAnnouncement(block);
+      event_positions_.push_back(i);
+      continue;
+    }
+    meta.flags |= kPending;
     meta.pending = static_cast<std::uint32_t>(pending_.size());
     pending_.push_back(Pending{block, predecessor});
     run.end = pending_.size();
-    StoreContent(chain, i, block);
-    JoinCopies(block, i < chain.num_prompt_blocks);
   }
   if (run.begin != run.end) runs_.push_back(run);
   ++version_;
-  if (options_.announce_at_registration) AnnouncePending();
+  if (options_.announce_at_registration && options_.enable_events) {
+    RecordPositions(chain, event_positions_, first, last, group);
+    stats_.stored += event_positions_.size();
+  }
 }
 
 void BlockPool::StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block) {
-  hashes_[block] = chain.hashes[position];
+  const std::uint32_t group = meta_[block].group;
+  const std::size_t size = block_size(group);
+  const std::size_t hashes = size / options_.block_size;
+  hashes_[block] = chain.hashes[(position + 1) * hashes - 1];
   if (!options_.enable_events) return;
-  parents_[block] = position == 0 ? BlockHash() : chain.hashes[position - 1];
-  const std::size_t size = options_.block_size;
-  std::copy_n(chain.token_ids.data() + position * size, size, tokens_.get() + block * size);
+  parents_[block] = position == 0 ? BlockHash() : chain.hashes[position * hashes - 1];
+  std::copy_n(chain.token_ids.data() + position * size, size, tokens_.get() + std::size_t{block} * max_block_size_);
   if (chain.extra_keys.empty() && chain.lora == nullptr) return;
-  static const ExtraKeys kNoKeys;
-  meta_[block].context = contexts_.Acquire(chain.extra_keys.empty() ? kNoKeys : chain.extra_keys[position], chain.lora);
+  meta_[block].context = contexts_.Acquire(KeysOf(chain, position, group), chain.lora);
+}
+
+// The extra keys of a block of the group; valid until the next call.
+const ExtraKeys& BlockPool::KeysOf(const BlockChain& chain, std::uint32_t position, std::uint32_t group) {
+  const std::uint32_t size = block_size(group);
+  if (!chain.extra_keys.empty() && size == options_.block_size) return chain.extra_keys[position];
+  keys_ = chain.extra_keys.empty() ? ExtraKeys() : ExtraKeysOf(*chain.content, position * size, (position + 1) * size);
+  return keys_;
 }
 
 void BlockPool::JoinCopies(BlockId block, bool prompt) {
@@ -204,11 +239,57 @@ void BlockPool::SettleLedger(BlockId head, const BlockHash& hash, bool was_annou
 }
 
 void BlockPool::Report(std::span<const BlockId> blocks) {
-  if (!options_.enable_events || !options_.enable_caching || blocks.empty()) return;
-  const std::size_t begin = pending_.size();
-  for (const BlockId block : blocks) pending_.push_back(Pending{block, kNullBlock});
-  runs_.push_back(Run{begin, pending_.size(), true});
+  if (!options_.enable_events || !options_.enable_caching) return;
+  Run run{pending_.size(), pending_.size(), true};
+  for (const BlockId block : blocks) {
+    if (block != kNullBlock) {
+      pending_.push_back(Pending{block, kNullBlock});
+      run.end = pending_.size();
+    } else if (run.begin != run.end) {
+      runs_.push_back(run);
+      run.begin = run.end;
+    }
+  }
+  if (run.begin != run.end) runs_.push_back(run);
   if (options_.announce_at_registration) AnnouncePending();
+}
+
+void BlockPool::ReportPositions(const BlockChain& chain, std::uint32_t count, std::uint32_t group) {
+  if (!options_.enable_events || !options_.enable_caching || count == 0) return;
+  event_positions_.resize(count);
+  std::iota(event_positions_.begin(), event_positions_.end(), 0);
+  RecordPositions(chain, event_positions_, 0, count, group);
+  stats_.reported += count;
+}
+
+// One event as vLLM shapes it: the hashes of these positions, the tokens of all of [first, last).
+void BlockPool::RecordPositions(const BlockChain& chain, std::span<const std::uint32_t> positions, std::uint32_t first,
+                                std::uint32_t last, std::uint32_t group) {
+  const std::size_t size = block_size(group);
+  const std::size_t hashes = size / options_.block_size;
+  event_hashes_.clear();
+  event_keys_.clear();
+  for (const std::uint32_t position : positions) {
+    event_hashes_.push_back(chain.hashes[(position + 1) * hashes - 1]);
+    if (!chain.extra_keys.empty()) event_keys_.push_back(KeysOf(chain, position, group));
+  }
+  BlockStored stored;
+  stored.block_hashes = event_hashes_;
+  if (first > 0) stored.parent_block_hash = chain.hashes[first * hashes - 1];
+  stored.token_ids = chain.token_ids.subspan(first * size, (last - first) * size);
+  stored.block_size = static_cast<std::uint32_t>(size);
+  stored.medium = kMediumGpu;
+  stored.group_idx = group;
+  stored.extra_keys.absent = positions.empty();
+  const bool has_keys =
+      std::any_of(event_keys_.begin(), event_keys_.end(), [](const ExtraKeys& keys) { return !keys.empty(); });
+  if (has_keys) stored.extra_keys.per_block = event_keys_;
+  if (chain.lora != nullptr) {
+    stored.lora_id = chain.lora->id;
+    stored.lora_name = chain.lora->name;
+  }
+  Annotate(&stored);
+  recorded_.Add(stored);
 }
 
 void BlockPool::AnnouncePending() {
@@ -279,7 +360,7 @@ void BlockPool::RecordStored(bool report) {
   stored.block_hashes = event_hashes_;
   if (!parents_[first].empty()) stored.parent_block_hash = parents_[first];
   stored.token_ids = event_tokens_;
-  stored.block_size = options_.block_size;
+  stored.block_size = block_size(meta_[first].group);
   stored.medium = kMediumGpu;
   stored.group_idx = meta_[first].group;
   stored.extra_keys.absent = false;

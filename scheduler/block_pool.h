@@ -14,6 +14,7 @@
 #include "kv_events/config.h"
 #include "kv_events/digest.h"
 #include "kv_events/error.h"
+#include "kv_events/hash/extra_keys.h"
 #include "kv_events/log.h"
 #include "kv_events/state_source.h"
 #include "scheduler/block_context.h"
@@ -25,28 +26,40 @@ namespace kvwire::scheduler {
 
 inline constexpr BlockId kNullBlock = 0;
 
-// The identities of a request's blocks and what they are made of.
+// The identities of a request's tokens and what they are made of. A block of a group that holds several hash blocks has
+// the hash of the last one.
 struct BlockChain {
-  std::span<const BlockHash> hashes;      // one per full block
-  std::span<const TokenId> token_ids;     // at least block_size tokens per hash
+  std::span<const BlockHash> hashes;      // one per full hash block
+  std::span<const TokenId> token_ids;     // at least a hash block of tokens per hash
   std::span<const ExtraKeys> extra_keys;  // one entry per hash, or empty when no block has any
+  // What the extra keys come from; needed only for groups whose blocks hold several hash blocks.
+  const BlockContent* content = nullptr;
   const LoraAdapter* lora = nullptr;
-  std::uint32_t num_prompt_blocks = 0;  // hashes that cover the prompt only
+  std::uint32_t num_prompt_blocks = 0;  // leading blocks of the group that hold tokens of the prompt only
 };
 
-// What the blocks of a KV-cache group are, for the events.
+// Whether a block may be announced whose predecessor in the request is not.
+enum class Parents : std::uint8_t {
+  kRegistered,  // no: nothing is registered behind a block that is not
+  kAny,         // yes: the group does not need all blocks before a hit
+};
+
+// What the blocks of a KV-cache group are.
 struct GroupSpec {
   std::string kind = "full_attention";
   std::optional<std::uint32_t> sliding_window;
+  std::uint32_t block_size = 0;  // tokens, a multiple of the pool's; 0: the pool's
+  Parents parents = Parents::kRegistered;
 };
 
 struct BlockPoolOptions {
-  std::uint32_t num_blocks = 0;  // the null block included; at least 1
-  std::uint32_t block_size = 16;
+  std::uint32_t num_blocks = 0;   // the null block included; at least 1
+  std::uint32_t block_size = 16;  // tokens per hash
   bool enable_caching = true;
   bool enable_events = false;
   Removals removals = Removals::kExact;
-  // A store is recorded when the block is registered, not when it was computed.
+  // vLLM's own events: a store is recorded when the block is registered, not when it was computed, and one event for
+  // each call of Register, whose tokens include those of blocks that were passed over.
   bool announce_at_registration = false;
   // Indexed by group. When empty, events say nothing about kinds.
   std::vector<GroupSpec> groups;
@@ -79,7 +92,8 @@ class BlockPool final : public StateSource {
  public:
   explicit BlockPool(BlockPoolOptions options);
 
-  std::uint32_t block_size() const noexcept { return options_.block_size; }
+  // Tokens per block of the group.
+  std::uint32_t block_size(std::uint32_t group = 0) const noexcept;
   std::uint32_t num_blocks() const noexcept { return options_.num_blocks; }
   std::size_t num_free() const noexcept { return free_.size(); }
   const FreeBlockQueue& free_queue() const noexcept { return free_; }
@@ -102,14 +116,20 @@ class BlockPool final : public StateSource {
   // How many of the blocks have nobody holding them.
   std::size_t CountUnheld(std::span<const BlockId> blocks) const;
 
-  // Registers the full blocks [first, last) of a chain in `table`. Null blocks are passed over. Stops at a block whose
-  // predecessor is no longer registered: nothing could find it, and its parent may never have been announced.
-  // REQUIRES: last is at most the number of hashes and the length of the table; the blocks are not registered.
+  // Registers the full blocks [first, last) of a chain in `table`. Null blocks are passed over. Under
+  // Parents::kRegistered it stops at a block whose predecessor is no longer registered: nothing could find it, and its
+  // parent may never have been announced.
+  // REQUIRES: the chain has the hashes and tokens of `last` blocks, the table `last` entries, of which those from
+  // first - 1 on are read; the blocks are not registered.
   void Register(const BlockChain& chain, std::span<const BlockId> table, std::uint32_t first, std::uint32_t last,
                 std::uint32_t group);
 
-  // Announces again the first blocks of a prompt, which a request found cached and holds; changes no residency.
+  // Announces again the first blocks of a prompt, which a request found cached and holds, but for null blocks; changes
+  // no residency.
   void Report(std::span<const BlockId> blocks);
+
+  // Records at once, as vLLM does, one BlockStored for the first `count` positions of the chain, whatever is there.
+  void ReportPositions(const BlockChain& chain, std::uint32_t count, std::uint32_t group);
 
   // What was registered and reported since the last call was computed: record it, in the order of the calls.
   void AnnouncePending();
@@ -176,6 +196,7 @@ class BlockPool final : public StateSource {
   bool Has(BlockId block, std::uint8_t flags) const { return (meta_[block].flags & flags) == flags; }
   BlockId HeadOf(BlockId block) const;
   std::span<const TokenId> TokensOf(BlockId block) const;
+  const ExtraKeys& KeysOf(const BlockChain& chain, std::uint32_t position, std::uint32_t group);
   void StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block);
   void JoinCopies(BlockId block, bool prompt);
   void LeaveCopies(BlockId block, BlockId head);
@@ -185,17 +206,20 @@ class BlockPool final : public StateSource {
   void AnnounceReport(const Run& run);
   void CountAnnouncement(BlockId block);
   void RecordStored(bool report);
+  void RecordPositions(const BlockChain& chain, std::span<const std::uint32_t> positions, std::uint32_t first,
+                       std::uint32_t last, std::uint32_t group);
   void RecordRemoved(const BlockHash& hash, std::uint32_t group, std::uint32_t times);
   void Annotate(BlockStored* stored);
 
   const BlockPoolOptions options_;
+  const std::uint32_t max_block_size_;  // over all groups
   FreeBlockQueue free_;
   BlockIndex index_;
   BlockContextTable contexts_;
   std::vector<Meta> meta_;
   std::vector<BlockHash> hashes_;
   std::vector<BlockHash> parents_;     // with events only
-  std::unique_ptr<TokenId[]> tokens_;  // with events only: block_size per block
+  std::unique_ptr<TokenId[]> tokens_;  // with events only: max_block_size_ per block
   std::vector<Pending> pending_;
   std::vector<Run> runs_;
   KVEventBatch recorded_;
@@ -208,6 +232,8 @@ class BlockPool final : public StateSource {
   // Reused between calls.
   std::vector<BlockId> unhashed_;
   std::vector<BlockId> event_blocks_;
+  std::vector<std::uint32_t> event_positions_;
+  ExtraKeys keys_;
   std::vector<BlockHash> event_hashes_;
   std::vector<TokenId> event_tokens_;
   std::vector<ExtraKeys> event_keys_;

@@ -3,76 +3,220 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <utility>
 
 namespace kvwire::scheduler {
 
 namespace {
 
-constexpr std::uint32_t kGroup = 0;
+std::uint32_t CeilDiv(std::uint64_t dividend, std::uint32_t divisor) {
+  return static_cast<std::uint32_t>((dividend + divisor - 1) / divisor);
+}
+
+BlockPoolOptions PoolOptions(BlockPoolOptions options, std::span<const KVCacheGroup> groups) {
+  options.groups.clear();
+  for (const KVCacheGroup& group : groups) {
+    GroupSpec spec;
+    spec.kind = std::string(KindName(group.kind));
+    spec.block_size = group.block_size;
+    spec.parents = group.kind == KVCacheKind::kFullAttention ? Parents::kRegistered : Parents::kAny;
+    if (group.kind == KVCacheKind::kSlidingWindow) spec.sliding_window = group.sliding_window;
+    options.groups.push_back(std::move(spec));
+  }
+  return options;
+}
 
 }  // namespace
 
 KVCacheManager::KVCacheManager(Options options)
-    : report_at_lookup_(options.report_at_lookup), pool_(std::move(options.pool)) {}
+    : report_at_lookup_(options.report_at_lookup),
+      groups_(std::move(options.groups)),
+      hash_block_size_(options.pool.block_size),
+      alignment_(HitAlignment(groups_)),
+      max_num_batched_tokens_(options.max_num_batched_tokens),
+      pool_(PoolOptions(std::move(options.pool), groups_)),
+      hit_(groups_.size()) {}
 
-BlockChain KVCacheManager::ChainOf(const Request& request, std::uint32_t block_size) {
+BlockChain KVCacheManager::ChainOf(const Request& request, const KVCacheGroup& group) const {
   BlockChain chain;
   chain.hashes = request.block_hashes();
   chain.token_ids = request.token_ids();
   chain.extra_keys = request.extra_keys();
+  chain.content = &request.content();
   chain.lora = request.lora() ? &*request.lora() : nullptr;
-  chain.num_prompt_blocks = request.num_prompt_tokens() / block_size;
+  chain.num_prompt_blocks = request.num_prompt_tokens() / group.block_size;
   return chain;
 }
 
 PrefixHit KVCacheManager::GetComputedBlocks(const Request& request) {
-  hit_.clear();
-  const std::size_t limit =
-      std::min<std::size_t>(request.block_hashes().size(), (request.num_tokens() - 1) / pool_.block_size());
-  for (const BlockHash& hash : request.block_hashes().first(limit)) {
-    const BlockId block = pool_.FindCached(hash, kGroup);
-    if (block == kNullBlock) break;
-    hit_.push_back(block);
+  const std::uint32_t num_tokens = FindHit(request.block_hashes(), request.num_tokens() - 1, &hit_);
+  if (report_at_lookup_ && request.report_mode() == ReportMode::kFull) {
+    for (std::size_t group = 0; group < groups_.size(); ++group) {
+      pool_.ReportPositions(ChainOf(request, groups_[group]), static_cast<std::uint32_t>(hit_[group].size()),
+                            static_cast<std::uint32_t>(group));
+    }
   }
-  if (report_at_lookup_ && request.report_mode() == ReportMode::kFull) pool_.Report(hit_);
-  return {hit_, static_cast<std::uint32_t>(hit_.size()) * pool_.block_size()};
+  return {hit_, num_tokens};
+}
+
+std::uint32_t KVCacheManager::CachedTokens(std::span<const BlockHash> hashes) const {
+  std::vector<std::vector<BlockId>> blocks(groups_.size());
+  return FindHit(hashes, std::numeric_limits<std::uint32_t>::max(), &blocks);
+}
+
+// The longest prefix of at most max_tokens that every group can continue from; its blocks by group.
+std::uint32_t KVCacheManager::FindHit(std::span<const BlockHash> hashes, std::uint64_t max_tokens,
+                                      std::vector<std::vector<BlockId>>* blocks) const {
+  auto num_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(hashes.size() * hash_block_size_, max_tokens));
+  num_tokens -= num_tokens % alignment_;
+  // A shorter prefix may be none for a group that had a longer one, so everyone is asked again until all agree.
+  std::size_t agreeing = 0;
+  for (std::size_t group = 0; agreeing < groups_.size(); group = (group + 1) % groups_.size()) {
+    const std::uint32_t found = FindGroupHit(hashes, group, num_tokens, &(*blocks)[group]);
+    agreeing = found == num_tokens ? agreeing + 1 : 1;
+    num_tokens = found;
+  }
+  return num_tokens;
+}
+
+std::uint32_t KVCacheManager::FindGroupHit(std::span<const BlockHash> hashes, std::size_t group,
+                                           std::uint32_t max_tokens, std::vector<BlockId>* blocks) const {
+  const KVCacheGroup& spec = groups_[group];
+  const std::size_t hashes_per_block = spec.block_size / hash_block_size_;
+  const auto find = [&](std::uint32_t position) {
+    return pool_.FindCached(hashes[(position + 1) * hashes_per_block - 1], static_cast<std::uint32_t>(group));
+  };
+  const std::uint32_t max_blocks = max_tokens / spec.block_size;
+  const std::uint32_t needed = spec.BlocksBeforeHit();
+  if (needed == 0) {
+    blocks->clear();
+    for (std::uint32_t position = 0; position < max_blocks; ++position) {
+      const BlockId block = find(position);
+      if (block == kNullBlock) break;
+      blocks->push_back(block);
+    }
+    std::uint32_t tokens = static_cast<std::uint32_t>(blocks->size()) * spec.block_size;
+    tokens -= tokens % alignment_;
+    blocks->resize(tokens / spec.block_size);
+    return tokens;
+  }
+  // From the right: the first run that ends where a hit may end and is long enough, or begins the request.
+  blocks->assign(max_blocks, kNullBlock);
+  std::uint32_t end = 0;  // of the run, in blocks; 0: there is none
+  for (std::uint32_t position = max_blocks; position-- > 0;) {
+    if (end == 0 && (position + 1) * spec.block_size % alignment_ != 0) continue;
+    const BlockId block = find(position);
+    if (block == kNullBlock) {
+      if (end != 0) std::fill(blocks->begin() + position, blocks->begin() + end, kNullBlock);
+      end = 0;
+      continue;
+    }
+    if (end == 0) end = position + 1;
+    (*blocks)[position] = block;
+    if (end - position == needed) break;
+  }
+  blocks->resize(end);
+  return end * spec.block_size;
 }
 
 bool KVCacheManager::AllocateSlots(Request* request, std::uint32_t num_new_tokens, const PrefixHit& hit) {
   assert(num_new_tokens > 0);
-  assert(hit.blocks.empty() || request->block_table.empty());
-  const std::uint64_t num_tokens = std::uint64_t{request->num_computed_tokens} + hit.num_tokens + num_new_tokens;
-  const std::uint64_t held = request->block_table.size() + hit.blocks.size();
-  const std::uint64_t wanted = BlocksFor(num_tokens);
-  const std::uint64_t num_new_blocks = wanted > held ? wanted - held : 0;
-  if (num_new_blocks + pool_.CountUnheld(hit.blocks) > pool_.num_free()) return false;
-
-  if (!hit.blocks.empty()) {
-    pool_.Touch(hit.blocks);
-    request->block_table.assign(hit.blocks.begin(), hit.blocks.end());
-    request->num_computed_tokens += hit.num_tokens;
-    request->num_registered_blocks = static_cast<std::uint32_t>(hit.blocks.size());
-    if (!report_at_lookup_ && request->report_mode() == ReportMode::kFull) pool_.Report(hit.blocks);
+  if (request->block_tables.empty()) {
+    request->block_tables.resize(groups_.size());
+    request->num_registered_blocks.assign(groups_.size(), 0);
   }
-  pool_.Allocate(num_new_blocks, &request->block_table);
-  const auto full = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(num_tokens / pool_.block_size(), request->block_hashes().size()));
-  if (full > request->num_registered_blocks) {
-    pool_.Register(ChainOf(*request, pool_.block_size()), request->block_table, request->num_registered_blocks, full,
-                   kGroup);
-    request->num_registered_blocks = full;
+  ReturnUnneeded(request);
+  const std::uint64_t num_tokens = std::uint64_t{request->num_computed_tokens} + hit.num_tokens + num_new_tokens;
+  std::uint64_t needed = 0;
+  num_new_blocks_.clear();
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    std::uint64_t held = request->block_tables[group].size();
+    if (!hit.blocks.empty()) {
+      held += hit.blocks[group].size();
+      needed += pool_.CountUnheld(hit.blocks[group]);
+    }
+    const std::uint64_t wanted = CeilDiv(num_tokens, groups_[group].block_size);
+    num_new_blocks_.push_back(wanted > held ? wanted - held : 0);
+    needed += num_new_blocks_.back();
+  }
+  if (needed > pool_.num_free()) return false;
+
+  if (hit.num_tokens > 0) {
+    for (std::size_t group = 0; group < groups_.size(); ++group) {
+      assert(request->block_tables[group].empty());
+      pool_.Touch(hit.blocks[group]);
+      request->block_tables[group] = hit.blocks[group];
+      request->num_registered_blocks[group] = static_cast<std::uint32_t>(hit.blocks[group].size());
+      if (!report_at_lookup_ && request->report_mode() == ReportMode::kFull) {
+        pool_.Report(hit.blocks[group]);
+      }
+    }
+    request->num_computed_tokens += hit.num_tokens;
+  }
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    pool_.Allocate(num_new_blocks_[group], &request->block_tables[group]);
+  }
+  const std::uint64_t hashed = request->block_hashes().size() * std::uint64_t{hash_block_size_};
+  const std::uint64_t registrable = std::min(num_tokens, hashed) / alignment_ * alignment_;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const auto full = static_cast<std::uint32_t>(registrable / groups_[group].block_size);
+    std::uint32_t& registered = request->num_registered_blocks[group];
+    if (full <= registered) continue;
+    pool_.Register(ChainOf(*request, groups_[group]), Reachable(group, request->block_tables[group], registered, full),
+                   registered, full, static_cast<std::uint32_t>(group));
+    registered = full;
   }
   return true;
 }
 
-void KVCacheManager::Free(Request* request, std::vector<std::vector<BlockId>>* retired) {
-  reversed_.assign(request->block_table.rbegin(), request->block_table.rend());
-  pool_.Free(reversed_);
-  if (retired != nullptr) retired->push_back(std::move(request->block_table));
-  request->block_table.clear();
-  request->num_registered_blocks = 0;
+// The table with null in place of what no hit can use. Only the positions from first - 1 to last count.
+std::span<const BlockId> KVCacheManager::Reachable(std::size_t group, std::span<const BlockId> table,
+                                                   std::uint32_t first, std::uint32_t last) {
+  const KVCacheGroup& spec = groups_[group];
+  if (spec.BlocksBeforeHit() == 0 || spec.block_size == alignment_) return table;
+  reachable_.resize(last);
+  for (std::uint32_t position = first == 0 ? 0 : first - 1; position < last; ++position) {
+    reachable_[position] = IsReachable(spec, position, alignment_) ? table[position] : kNullBlock;
+  }
+  return reachable_;
+}
+
+// Blocks that no later position needs: their places in the tables become null.
+void KVCacheManager::ReturnUnneeded(Request* request) {
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    std::vector<BlockId>& table = request->block_tables[group];
+    const std::uint32_t unneeded = groups_[group].NumUnneededTokens(request->num_computed_tokens);
+    reversed_.clear();
+    for (std::size_t position = std::min<std::size_t>(unneeded / groups_[group].block_size, table.size());
+         position-- > 0 && table[position] != kNullBlock;) {
+      reversed_.push_back(std::exchange(table[position], kNullBlock));
+    }
+    if (!reversed_.empty()) pool_.Free(reversed_);
+  }
+}
+
+void KVCacheManager::Free(Request* request, std::vector<std::vector<std::vector<BlockId>>>* retired) {
+  for (const std::vector<BlockId>& table : request->block_tables) {
+    reversed_.assign(table.rbegin(), table.rend());
+    pool_.Free(reversed_);
+  }
+  if (retired != nullptr) retired->push_back(std::move(request->block_tables));
+  request->block_tables.clear();
+  request->num_registered_blocks.clear();
   request->num_computed_tokens = 0;
+}
+
+std::uint64_t KVCacheManager::MostBlocksFor(std::uint64_t num_tokens) const noexcept {
+  std::uint64_t blocks = 0;
+  for (const KVCacheGroup& group : groups_) {
+    const std::uint64_t all = CeilDiv(num_tokens, group.block_size);
+    // What a step reads and writes at most, and one more where that begins and ends within a block.
+    const std::uint64_t before = group.kind == KVCacheKind::kSlidingWindow ? group.sliding_window - 1 : 1;
+    const std::uint64_t windowed = CeilDiv(before + max_num_batched_tokens_, group.block_size) + 1;
+    blocks += group.kind == KVCacheKind::kFullAttention ? all : std::min(all, windowed);
+  }
+  return blocks;
 }
 
 }  // namespace kvwire::scheduler

@@ -69,7 +69,7 @@ class Request {
   const std::optional<LoraAdapter>& lora() const noexcept { return lora_; }
   ReportMode report_mode() const noexcept { return report_mode_; }
 
-  // One hash per full block of token_ids().
+  // One hash per full hash block of token_ids().
   std::span<const BlockHash> block_hashes() const noexcept { return identity_.hashes; }
   // One entry per hash, or empty when no block has extra keys.
   std::span<const ExtraKeys> extra_keys() const noexcept { return identity_.extra_keys; }
@@ -77,11 +77,14 @@ class Request {
   // Appends an output token; hashes the block that it completes, if it does.
   void AppendToken(TokenId token, BlockHasher* hasher);
 
+  // What the extra keys come from.
+  const BlockContent& content() const noexcept { return content_; }
+
   // State of the scheduler and the KV cache manager.
-  std::vector<BlockId> block_table;         // physical block of each logical block
-  std::uint32_t num_computed_tokens = 0;    // their KV is written
-  std::uint32_t num_registered_blocks = 0;  // full blocks known to the prefix cache
-  std::uint32_t num_cached_tokens = 0;      // prefix hit of the first admission
+  std::vector<std::vector<BlockId>> block_tables;    // by group: physical block of each logical block
+  std::vector<std::uint32_t> num_registered_blocks;  // by group: leading blocks that were offered to the prefix cache
+  std::uint32_t num_computed_tokens = 0;             // their KV is written
+  std::uint32_t num_cached_tokens = 0;               // prefix hit of the first admission
   std::uint32_t num_preemptions = 0;
   bool admitted = false;  // was running at least once
 

@@ -27,7 +27,7 @@ Status CheckConfig(const SchedulerConfig& config, const EventPublisher* publishe
     return MakeError(ErrorCode::kInvalidArgument, "enable_kv_cache_events is true, but there is no publisher");
   }
   if (clock == nullptr) return MakeError(ErrorCode::kInvalidArgument, "there is no clock");
-  return {};
+  return CheckGroups(config.groups, config.block_size);
 }
 
 KVCacheManager::Options CacheOptions(const SchedulerConfig& config) {
@@ -39,8 +39,9 @@ KVCacheManager::Options CacheOptions(const SchedulerConfig& config) {
   options.pool.enable_events = config.enable_kv_cache_events;
   options.pool.removals = config.vllm_exact ? Removals::kPerCopy : config.removals;
   options.pool.announce_at_registration = config.vllm_exact;
-  options.pool.groups = {GroupSpec{}};
   options.pool.log = config.log;
+  options.groups = config.groups;
+  options.max_num_batched_tokens = config.max_num_batched_tokens;
   return options;
 }
 
@@ -48,6 +49,7 @@ KVCacheManager::Options CacheOptions(const SchedulerConfig& config) {
 
 Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerConfig config, BlockHasher hasher,
                                                      EventPublisher* publisher, const Clock* clock) {
+  if (config.groups.empty()) config.groups = {KVCacheGroup{KVCacheKind::kFullAttention, config.block_size, 0}};
   if (Status status = CheckConfig(config, publisher, clock); !status) return tl::unexpected(std::move(status.error()));
   if (config.enable_kv_cache_events && !config.enable_prefix_caching) {
     Log(config.log, LogLevel::kWarning,
@@ -87,7 +89,7 @@ Status Scheduler::Check(const NewRequest& request) const {
         fmt::format("prompt and max_tokens make {} tokens; max_model_len is {}", num_tokens, config_.max_model_len));
   }
   // The last output token is never computed.
-  const std::uint64_t needed = cache_.BlocksFor(num_tokens - 1);
+  const std::uint64_t needed = cache_.MostBlocksFor(num_tokens - 1);
   const std::uint64_t available = config_.num_blocks - 1;
   if (needed > available) {
     return MakeError(ErrorCode::kInvalidArgument,
@@ -164,7 +166,7 @@ void Scheduler::ScheduleWaiting(std::uint32_t* budget, SchedulerOutput* step) {
 
 void Scheduler::Place(Request* request, std::uint32_t num_tokens, SchedulerOutput* step) {
   const bool samples = request->num_computed_tokens + num_tokens == request->num_tokens();
-  step->requests.push_back(ScheduledRequest{request->id(), request->block_table, request->token_ids(),
+  step->requests.push_back(ScheduledRequest{request->id(), request->block_tables, request->token_ids(),
                                             request->num_computed_tokens, num_tokens, samples});
   step->num_scheduled_tokens += num_tokens;
   step_.push_back(InFlight{request, num_tokens, samples, false, std::nullopt});

@@ -17,6 +17,7 @@
 #include "kv_events/event_publisher.h"
 #include "kv_events/hash/block_hasher.h"
 #include "kv_events/log.h"
+#include "scheduler/kv_cache_group.h"
 #include "scheduler/kv_cache_manager.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler_output.h"
@@ -24,8 +25,10 @@
 namespace kvwire::scheduler {
 
 struct SchedulerConfig {
-  std::uint32_t num_blocks = 0;  // the null block included; at least 2
-  std::uint32_t block_size = 16;
+  std::uint32_t num_blocks = 0;   // the null block included; at least 2
+  std::uint32_t block_size = 16;  // tokens per hash, and per block unless `groups` says otherwise
+  // The KV-cache groups of the model; empty: one of full attention. See CheckGroups.
+  std::vector<KVCacheGroup> groups;
   std::uint32_t max_num_seqs = 128;
   std::uint32_t max_num_batched_tokens = 8192;  // per step
   std::uint32_t max_model_len = 1u << 20;       // prompt and output of one request
@@ -128,6 +131,9 @@ class Scheduler {
   // Every physical copy of the hash; returns how many there were.
   std::size_t EvictHash(const BlockHash& hash, std::uint32_t group = 0);
 
+  // How many tokens of a prompt with these hashes are cached for every group.
+  std::uint32_t CachedTokens(std::span<const BlockHash> hashes) const { return cache_.CachedTokens(hashes); }
+
   // Publishes what is still recorded and closes the publisher. Idempotent.
   void Shutdown(std::chrono::milliseconds deadline = std::chrono::milliseconds(2000));
 
@@ -141,7 +147,7 @@ class Scheduler {
 
   // The blocks, their contents and the announced set; it is the StateSource.
   const BlockPool& pool() const noexcept { return cache_.pool(); }
-  const SchedulerConfig& config() const noexcept { return config_; }
+  const SchedulerConfig& config() const noexcept { return config_; }  // its groups are never empty
   const BlockHasher& hasher() const noexcept { return hasher_; }
   SchedulerStats stats() const noexcept;
 
@@ -189,7 +195,7 @@ class Scheduler {
   std::vector<InFlight> step_;  // in the order of the step's output
   // What the step's output still points to.
   std::vector<std::unique_ptr<Request>> retired_requests_;
-  std::vector<std::vector<BlockId>> retired_tables_;
+  std::vector<std::vector<std::vector<BlockId>>> retired_tables_;
   SchedulerStats stats_;
 };
 

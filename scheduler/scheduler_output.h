@@ -19,8 +19,10 @@ using RequestId = std::uint64_t;
 // Ownership: spans point into the scheduler's request and block table; valid until UpdateFromOutput.
 struct ScheduledRequest {
   RequestId id = 0;
-  std::span<const BlockId> block_table;  // physical block of each logical block, enough for the step's positions
-  std::span<const TokenId> token_ids;    // every token known so far: prompt, then outputs
+  // By group: the physical block of each logical block, enough for the step's positions; null where the group does not
+  // need what was there.
+  std::span<const std::vector<BlockId>> block_tables;
+  std::span<const TokenId> token_ids;  // every token known so far: prompt, then outputs
   std::uint32_t num_computed_tokens = 0;
   std::uint32_t num_scheduled_tokens = 0;
   // The step computes the last known token, so the runner draws the next one. False for all but the last chunk of a

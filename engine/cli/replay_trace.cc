@@ -18,6 +18,7 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/kv_events_option.h"
 #include "engine/cli/log.h"
+#include "engine/cli/model_option.h"
 #include "engine/cli/number_options.h"
 #include "engine/cli/output.h"
 #include "engine/cli/replay_report.h"
@@ -94,6 +95,7 @@ class ReplayTraceCommand {
 
   std::string trace_;
   KVEventsOption events_option_;
+  ModelOption model_option_;
   scheduler::SchedulerConfig scheduler_config_;
   std::string hash_algorithm_ = "sha256_cbor";
   double prefill_overhead_us_ = 0;
@@ -127,7 +129,7 @@ void ReplayTraceCommand::AddTo(CLI::App& command) {
   events_option_.AddTo(command);
   AddCount(command, "--num-blocks", &config.num_blocks, {2, kMaxBlocks},
            "Blocks of the KV cache, the null block included");
-  AddCount(command, "--block-size", &config.block_size, {1, kMaxTraceTokens}, "Tokens per block");
+  model_option_.AddTo(command, kMaxTraceTokens);
   AddCount(command, "--max-num-seqs", &config.max_num_seqs, {1}, "Requests running at once");
   AddCount(command, "--max-num-batched-tokens", &config.max_num_batched_tokens, {1}, "Tokens computed per step");
   AddCount(command, "--max-model-len", &config.max_model_len, {2}, "Prompt and output tokens of one request");
@@ -196,6 +198,7 @@ Status ReplayTraceCommand::Build() {
   if (wait_for_subscriber_ && events_.EffectivePublisher() != PublisherKind::kZmq) {
     return MakeError(ErrorCode::kInvalidArgument, "--wait-for-subscriber needs events that are published over zmq");
   }
+  if (Status model = model_option_.Apply(&scheduler_config_); !model) return model;
   const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
   if (!algorithm) return tl::unexpected<Error>(algorithm.error());
   auto hasher = BlockHasher::Create(*algorithm, ResolveHashSeed(*algorithm, std::nullopt, ProcessEnvironment));
@@ -206,6 +209,7 @@ Status ReplayTraceCommand::Build() {
   SimulatedRunner::Options runner_options;
   runner_options.num_blocks = scheduler_config_.num_blocks;
   runner_options.block_size = scheduler_config_.block_size;
+  runner_options.groups = scheduler_config_.groups;
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
 

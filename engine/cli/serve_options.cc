@@ -348,7 +348,7 @@ void ServeOptions::AddEngineFlags(CLI::App& command) {
   AddCount(command, "--num-blocks", &config.num_blocks, {2, kMaxBlocks},
            "Blocks of each rank's KV cache, the null block included");
   AddCount(command, "--num-gpu-blocks-override", &config.num_blocks, {2, kMaxBlocks}, "The same in vLLM's spelling");
-  AddCount(command, "--block-size", &config.block_size, {1, 1u << 20}, "Tokens per block");
+  model_option_.AddTo(command, 1u << 20);
   AddModelLength(command);
   AddCount(command, "--max-num-seqs", &config.max_num_seqs, {1}, "Requests of a rank running at once");
   AddHumanCount(command, "--max-num-batched-tokens", &config.max_num_batched_tokens, 1, "Tokens computed per step");
@@ -453,6 +453,9 @@ Result<ServeSettings> ServeOptions::Settings() const {
   if (!settings.instance.events.enable_kv_cache_events) {
     settings.notes.push_back(
         "KV-cache events are off; --kv-events-config '{\"enable_kv_cache_events\": true}' turns them on");
+  }
+  if (const Status divided = model_option_.Apply(&settings.instance.scheduler); !divided) {
+    return tl::unexpected<Error>(divided.error());
   }
   const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
   if (!algorithm) {

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "engine/cli/kv_events_option.h"
+#include "engine/cli/model_option.h"
 #include "engine/faults/fault_script.h"
 #include "engine/serve/http_server.h"
 #include "engine/serve/instance.h"
@@ -56,6 +57,7 @@ class ServeOptions {
 
   ServeSettings settings_;
   KVEventsOption events_;
+  ModelOption model_option_;
   std::string model_tag_;
   std::string model_;
   std::vector<std::string> served_names_;

@@ -27,8 +27,10 @@ class EventMirror {
     std::vector<TokenId> token_ids;
   };
 
-  // With a hasher, each announced hash must be the one of its parent, tokens and extra keys.
-  explicit EventMirror(BlockHasher* hasher = nullptr) : hasher_(hasher) {}
+  // With a hasher, each announced hash must be the one of its parent, tokens and extra keys. hash_block_size: the
+  // tokens per hash, where blocks have more of them; 0: as many as a block has.
+  explicit EventMirror(BlockHasher* hasher = nullptr, std::uint32_t hash_block_size = 0)
+      : hasher_(hasher), hash_block_size_(hash_block_size) {}
 
   // Takes the batch in; returns the rules it broke.
   std::vector<std::string> Apply(const KVEventBatch& batch);
@@ -44,6 +46,8 @@ class EventMirror {
   // 0 if the hash is not held.
   std::uint32_t count(const BlockHash& hash, std::uint32_t group = 0) const;
   std::size_t size() const noexcept { return held_.size(); }  // distinct hashes
+  // Stores outside full attention whose parent was not announced in their group: the group needs no such block.
+  std::size_t num_unannounced_parents() const noexcept { return num_unannounced_parents_; }
   const StateDigest& digest() const noexcept { return digest_; }
 
  private:
@@ -59,10 +63,13 @@ class EventMirror {
   void Take(const BlockStored& stored);
   void Take(const BlockRemoved& removed);
   void Take(const AllBlocksCleared&);
+  void CheckHash(const BlockStored& stored, std::size_t i, const std::optional<BlockHash>& parent);
   void Hold(const Key& key, const std::optional<BlockHash>& parent, std::span<const TokenId> token_ids);
   void Broken(std::string rule) { broken_.push_back(std::move(rule)); }
 
   BlockHasher* const hasher_;
+  const std::uint32_t hash_block_size_;
+  std::size_t num_unannounced_parents_ = 0;
   std::map<Key, Held> held_;
   std::set<Key> ever_;  // announced since the last clear, removed or not
   StateDigest digest_;

@@ -29,6 +29,7 @@ inline std::unique_ptr<SimulatedRunner> RunnerFor(const EngineConfig& config) {
   SimulatedRunner::Options options;
   options.num_blocks = config.scheduler.num_blocks;
   options.block_size = config.scheduler.block_size;
+  options.groups = config.scheduler.groups;
   auto runner = SimulatedRunner::Create(options);
   REQUIRE(runner.has_value());
   return std::move(*runner);

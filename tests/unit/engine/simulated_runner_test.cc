@@ -27,15 +27,19 @@ std::unique_ptr<SimulatedRunner> MakeRunner() {
 
 // A request as the runner sees it; grows with what is drawn.
 struct Sequence {
-  std::uint64_t id = 1;
-  std::vector<BlockId> blocks;
+  Sequence(std::uint64_t the_id, std::vector<BlockId> blocks, std::vector<TokenId> the_tokens,
+           std::uint32_t the_computed)
+      : id(the_id), tables{std::move(blocks)}, tokens(std::move(the_tokens)), computed(the_computed) {}
+
+  std::uint64_t id;
+  std::vector<std::vector<BlockId>> tables;  // by group
   std::vector<TokenId> tokens;
-  std::uint32_t computed = 0;
+  std::uint32_t computed;
 
   ScheduledRequest Schedule(std::uint32_t count) const {
     ScheduledRequest request;
     request.id = id;
-    request.block_table = blocks;
+    request.block_tables = tables;
     request.token_ids = tokens;
     request.num_computed_tokens = computed;
     request.num_scheduled_tokens = count;
@@ -62,7 +66,7 @@ TEST_CASE("a word stands for every token before it") {
   std::uint64_t word = SimulatedRunner::kRootWord;
   for (std::uint32_t p = 0; p < 10; ++p) {
     word = SimulatedRunner::ChainWord(word, kPrompt[p]);
-    CHECK(runner->WordAt(sequence.blocks[p / kBlockSize], p % kBlockSize) == word);
+    CHECK(runner->WordAt(sequence.tables[0][p / kBlockSize], p % kBlockSize) == word);
   }
   CHECK(runner->WordAt(5, 2) == 0);
 }

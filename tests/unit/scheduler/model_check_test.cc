@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -25,16 +26,19 @@ class SetConsumer {
     batch.Visit([this](const auto& event) { Take(event); });
   }
 
-  const std::set<BlockHash>& held() const { return held_; }
+  // By group.
+  const std::set<std::pair<std::uint32_t, BlockHash>>& held() const { return held_; }
 
  private:
-  void Take(const BlockStored& stored) { held_.insert(stored.block_hashes.begin(), stored.block_hashes.end()); }
+  void Take(const BlockStored& stored) {
+    for (const BlockHash& hash : stored.block_hashes) held_.emplace(*stored.group_idx, hash);
+  }
   void Take(const BlockRemoved& removed) {
-    for (const BlockHash& hash : removed.block_hashes) held_.erase(hash);
+    for (const BlockHash& hash : removed.block_hashes) held_.erase({*removed.group_idx, hash});
   }
   void Take(const AllBlocksCleared&) { held_.clear(); }
 
-  std::set<BlockHash> held_;
+  std::set<std::pair<std::uint32_t, BlockHash>> held_;
 };
 
 struct RunOptions {
@@ -42,6 +46,7 @@ struct RunOptions {
   std::uint32_t num_blocks = 8;
   std::uint32_t block_size = 2;
   Removals removals = Removals::kExact;
+  std::vector<KVCacheGroup> groups;
   int steps = 1000;
 };
 
@@ -52,7 +57,7 @@ class RandomRun {
         random_(options.seed),
         rig_(ConfigOf(options)),
         hasher_(HasherWithSeed("0")),
-        mirror_(&hasher_) {}
+        mirror_(&hasher_, options.block_size) {}
 
   void Run() {
     for (int step = 0; step < options_.steps; ++step) {
@@ -69,11 +74,13 @@ class RandomRun {
   }
 
   const SchedulerStats stats() { return rig_.scheduler().stats(); }
+  std::size_t num_unannounced_parents() const { return mirror_.num_unannounced_parents(); }
 
  private:
   static SchedulerConfig ConfigOf(const RunOptions& options) {
     SchedulerConfig config = SmallConfig(options.num_blocks, options.block_size);
     config.removals = options.removals;
+    config.groups = options.groups;
     config.max_num_seqs = 6;
     config.max_num_batched_tokens = options.num_blocks * options.block_size / 2;
     return config;
@@ -88,7 +95,7 @@ class RandomRun {
   void AddSome() {
     const std::size_t unfinished = rig_.scheduler().num_running() + rig_.scheduler().num_waiting();
     if (unfinished >= 8 || !Chance(unfinished == 0 ? 90 : 30)) return;
-    const std::uint32_t most = (options_.num_blocks - 1) * options_.block_size;
+    const std::uint32_t most = LongestRequest();
     NewRequest request;
     request.id = next_id_++;
     request.prompt.resize(1 + Below(most - 1));
@@ -100,6 +107,14 @@ class RandomRun {
     // Under per_copy a report leaves a counting consumer with a count too many, as it does in vLLM.
     if (options_.removals == Removals::kExact && Chance(30)) request.extra_args = FullReports();
     REQUIRE(rig_.scheduler().AddRequest(std::move(request)));
+  }
+
+  // In tokens, so that every group could hold all of them.
+  std::uint32_t LongestRequest() const {
+    if (options_.groups.empty()) return (options_.num_blocks - 1) * options_.block_size;
+    std::uint32_t most = 0;
+    for (const KVCacheGroup& group : options_.groups) most = std::max(most, group.block_size);
+    return most * ((options_.num_blocks - 1) / static_cast<std::uint32_t>(options_.groups.size()) / 2);
   }
 
   void Update(const SchedulerOutput& output) {
@@ -120,9 +135,11 @@ class RandomRun {
       const std::vector<BlockId> blocks = {Below(options_.num_blocks), Below(options_.num_blocks)};
       REQUIRE(scheduler.EvictBlocks(blocks));
     } else if (what < 18) {
-      std::vector<BlockHash> resident;
-      rig_.pool().Walk([&](const ResidentBlock& block) { resident.push_back(block.hash); });
-      if (!resident.empty()) CHECK(scheduler.EvictHash(resident[Below(static_cast<unsigned>(resident.size()))]) > 0);
+      std::vector<std::pair<BlockHash, std::uint32_t>> resident;
+      rig_.pool().Walk([&](const ResidentBlock& block) { resident.emplace_back(block.hash, block.group); });
+      if (resident.empty()) return;
+      const auto& [hash, group] = resident[Below(static_cast<unsigned>(resident.size()))];
+      CHECK(scheduler.EvictHash(hash, group) > 0);
     } else {
       const bool preempt = what == 18;
       const bool reset =
@@ -145,7 +162,7 @@ class RandomRun {
     REQUIRE_MESSAGE(different.empty(), different.front());
     if (options_.removals == Removals::kPerCopy) return;
     REQUIRE(set_.held().size() == mirror_.size());
-    for (const BlockHash& hash : set_.held()) REQUIRE(mirror_.count(hash) > 0);
+    for (const auto& [group, hash] : set_.held()) REQUIRE(mirror_.count(hash, group) > 0);
   }
 
   const RunOptions options_;
@@ -195,6 +212,41 @@ TEST_CASE("D14, D8, D2: over 100,000 random steps events and pool agree after ev
     CHECK(run.stats().removed > 100);
   }
   MESSAGE("stored " << sum.stored << ", removed " << sum.removed);
+}
+
+TEST_CASE("D14, D4, D6: the same holds for several groups, whatever their windows and block sizes are") {
+  constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
+  constexpr KVCacheKind kWindow = KVCacheKind::kSlidingWindow;
+  constexpr KVCacheKind kMamba = KVCacheKind::kMamba;
+  unsigned seed = 100;
+  std::size_t unannounced_parents = 0;
+  for (const std::vector<KVCacheGroup>& groups : std::vector<std::vector<KVCacheGroup>>{
+           {{kFull, 2, 0}, {kWindow, 2, 4}},
+           {{kFull, 4, 0}, {kWindow, 2, 3}},
+           {{kWindow, 2, 7}},
+           {{kFull, 2, 0}, {kMamba, 6, 0}},
+           {{kFull, 2, 0}, {kWindow, 4, 5}, {kWindow, 2, 2}, {kMamba, 4, 0}},
+       }) {
+    for (const std::uint32_t num_blocks : {24u, 64u}) {
+      RunOptions options;
+      options.seed = seed++;
+      options.num_blocks = num_blocks * static_cast<std::uint32_t>(groups.size());
+      options.groups = groups;
+      options.steps = 5000;
+      CAPTURE(options.seed);
+      RandomRun run(options);
+      run.Run();
+      const SchedulerStats stats = run.stats();
+      CHECK(stats.requests_finished > 100);
+      CHECK(stats.requests_aborted > 20);
+      CHECK(stats.hit_tokens > 100);
+      CHECK(stats.removed > 100);
+      CHECK(stats.clears > 5);
+      CHECK(stats.reported > 20);
+      unannounced_parents += run.num_unannounced_parents();
+    }
+  }
+  CHECK(unannounced_parents > 100);
 }
 
 }  // namespace

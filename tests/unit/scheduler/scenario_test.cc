@@ -25,9 +25,7 @@ EventTexts Names() {
   return texts;
 }
 
-Blocks TableOf(const SchedulerOutput& step, std::size_t i) {
-  return Blocks(step.requests.at(i).block_table.begin(), step.requests.at(i).block_table.end());
-}
+Blocks TableOf(const SchedulerOutput& step, std::size_t i) { return step.requests.at(i).block_tables[0]; }
 
 TEST_CASE("S1: a prompt, a decoded block, and the free queue afterwards") {
   Rig rig(Exact(8));

@@ -189,9 +189,9 @@ TEST_CASE("what a step's output points to stays valid when its requests are abor
   CHECK_FALSE(rig.scheduler().Abort(1));
   REQUIRE(rig.scheduler().ResetPrefixCache(ResetMode::kPreemptRunning));
   rig.Add(1, Range(201, 8));
-  CHECK(Blocks(step.requests[0].block_table.begin(), step.requests[0].block_table.end()) == Blocks{1, 2});
+  CHECK(Blocks(step.requests[0].block_tables[0].begin(), step.requests[0].block_tables[0].end()) == Blocks{1, 2});
   CHECK(step.requests[0].token_ids.front() == 1);
-  CHECK(Blocks(step.requests[1].block_table.begin(), step.requests[1].block_table.end()) == Blocks{3, 4});
+  CHECK(Blocks(step.requests[1].block_tables[0].begin(), step.requests[1].block_tables[0].end()) == Blocks{3, 4});
   CHECK(step.requests[1].token_ids.front() == 101);
   rig.Update(step, {50, 51});
   CHECK(rig.scheduler().stats().output_tokens == 0);

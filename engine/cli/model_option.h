@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kv_events/error.h"
+#include "scheduler/scheduler.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace kvwire::engine {
+
+// --block-size and --model-config: how the KV cache of a simulated model is divided.
+class ModelOption {
+ public:
+  void AddTo(CLI::App& command, std::uint32_t max_block_size);
+
+  // Sets block_size and groups. After parsing. Errors: as LoadModelConfig, and two different block sizes.
+  Status Apply(scheduler::SchedulerConfig* config) const;
+
+ private:
+  const CLI::Option* given_block_size_ = nullptr;
+  std::uint32_t block_size_ = 16;
+  std::string path_;
+};
+
+}  // namespace kvwire::engine
