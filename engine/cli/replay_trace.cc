@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/hash_warning.h"
 #include "engine/cli/kv_events_option.h"
 #include "engine/cli/log.h"
 #include "engine/cli/model_option.h"
@@ -201,7 +202,9 @@ Status ReplayTraceCommand::Build() {
   if (Status model = model_option_.Apply(&scheduler_config_); !model) return model;
   const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
   if (!algorithm) return tl::unexpected<Error>(algorithm.error());
-  auto hasher = BlockHasher::Create(*algorithm, ResolveHashSeed(*algorithm, std::nullopt, ProcessEnvironment));
+  const HashSeed seed = ResolveHashSeed(*algorithm, std::nullopt, ProcessEnvironment);
+  if (const auto reason = WhyHashesDiffer(*algorithm, seed, events_)) StderrLog()(LogLevel::kWarning, *reason);
+  auto hasher = BlockHasher::Create(*algorithm, seed);
   if (!hasher) return tl::unexpected<Error>(std::move(hasher).error());
   auto reader = TraceReader::Open(trace_);
   if (!reader) return tl::unexpected<Error>(std::move(reader).error());
