@@ -30,7 +30,7 @@ std::chrono::nanoseconds TimeModel::Duration(const SchedulerOutput& step) const 
   std::int64_t prefill_tokens = 0;
   std::int64_t decoding = 0;
   for (const ScheduledRequest& request : step.requests) {
-    if (request.samples && request.num_scheduled_tokens == 1) {
+    if (request.samples && request.num_scheduled_tokens == 1 + request.draft_token_ids.size()) {
       ++decoding;
     } else {
       prefill_tokens += request.num_scheduled_tokens;
@@ -90,7 +90,7 @@ RunnerOutput SimulatedRunner::Run(const SchedulerOutput& step) {
   // Drawn only now, so that two requests that were given one slot in the same step disturb each other.
   RunnerOutput output;
   for (const ScheduledRequest& request : step.requests) {
-    if (request.samples) output.sampled.push_back({request.id, Draw(request)});
+    if (request.samples) Sample(request, &output);
   }
   return output;
 }
@@ -112,23 +112,63 @@ void SimulatedRunner::Compute(const ScheduledRequest& request, std::size_t group
     const std::size_t count = std::min<std::size_t>(block_size - offset, end - position);
     const std::size_t block = request.block_tables[group][position / block_size];
     std::uint64_t* slots = words_ + block * words_per_block_ + offset;
-    for (std::size_t i = 0; i < count; ++i) slots[i] = word = ChainWord(word, request.token_ids[position + i]);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t p = position + i;
+      const std::size_t known = request.token_ids.size();
+      slots[i] = word = ChainWord(word, p < known ? request.token_ids[p] : request.draft_token_ids[p - known]);
+    }
     position += count;
     // Read back, as the next position of a model would.
     word = slots[count - 1];
   }
 }
 
-TokenId SimulatedRunner::Draw(const ScheduledRequest& request) const noexcept {
-  const std::uint32_t last = request.num_computed_tokens + request.num_scheduled_tokens - 1;
+TokenId SimulatedRunner::Draw(const ScheduledRequest& request, std::uint32_t last, const Imagined& imagined,
+                              std::uint32_t end) const {
   std::uint64_t mixed = 0;
   for (std::size_t group = 0; group < options_.groups.size(); ++group) {
+    const auto word = [&](std::uint32_t position) {
+      return position < end ? WordOf(request, group, position) : imagined[group][position - end];
+    };
     const std::uint32_t first = options_.groups[group].NumUnneededTokens(last);
-    const std::uint64_t newest = WordOf(request, group, last);
-    const std::uint64_t earlier = WordOf(request, group, first + newest % (last - first + 1));
+    const std::uint64_t newest = word(last);
+    const std::uint64_t earlier = word(first + static_cast<std::uint32_t>(newest % (last - first + 1)));
     mixed ^= ChainWord(newest, static_cast<TokenId>(earlier >> 33));
   }
   return options_.first_output_token + static_cast<TokenId>((mixed >> 20) % options_.num_output_tokens);
+}
+
+// The token after the last known one, and those after the drafts that were right.
+void SimulatedRunner::Sample(const ScheduledRequest& request, RunnerOutput* output) const {
+  const auto known = static_cast<std::uint32_t>(request.token_ids.size());
+  std::uint32_t end = known;
+  TokenId token = Draw(request, end - 1, {}, end);
+  output->sampled.push_back({request.id, token});
+  for (const TokenId draft : request.draft_token_ids) {
+    if (draft != token) break;
+    ++end;
+    token = Draw(request, end - 1, {}, end);
+    output->sampled.push_back({request.id, token});
+  }
+  if (options_.num_speculative_tokens > 0) output->drafts.push_back({request.id, Guess(request, end, token)});
+}
+
+// What would be drawn after `next`, the token at position `end`; some of it wrong.
+std::vector<TokenId> SimulatedRunner::Guess(const ScheduledRequest& request, std::uint32_t end, TokenId next) const {
+  std::vector<TokenId> guesses;
+  Imagined imagined(options_.groups.size());
+  for (std::uint32_t last = end; guesses.size() < options_.num_speculative_tokens; ++last) {
+    for (std::size_t group = 0; group < imagined.size(); ++group) {
+      const std::uint64_t before = last == end ? WordOf(request, group, end - 1) : imagined[group].back();
+      imagined[group].push_back(ChainWord(before, next));
+    }
+    next = Draw(request, last, imagined, end);
+    const bool right = imagined[0].back() % 100 < options_.draft_accuracy_percent;
+    if (!right)
+      next = options_.first_output_token + (next - options_.first_output_token + 1) % options_.num_output_tokens;
+    guesses.push_back(next);
+  }
+  return guesses;
 }
 
 }  // namespace kvwire::engine

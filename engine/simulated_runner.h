@@ -44,6 +44,9 @@ class SimulatedRunner final : public scheduler::ModelRunner {
     std::uint32_t num_blocks = 0;  // as the scheduler counts them, null block included; at least 2
     std::uint32_t block_size = 16;
     std::vector<scheduler::KVCacheGroup> groups;  // empty: one of full attention, with block_size
+    // Draft tokens it proposes for each request that samples, and how many of a hundred are what it will draw.
+    std::uint32_t num_speculative_tokens = 0;
+    std::uint32_t draft_accuracy_percent = 70;
     TokenId first_output_token = 131072;
     std::uint32_t num_output_tokens = 20864;
   };
@@ -83,7 +86,14 @@ class SimulatedRunner final : public scheduler::ModelRunner {
   std::uint64_t WordOf(const scheduler::ScheduledRequest& request, std::size_t group,
                        std::size_t position) const noexcept;
   void Compute(const scheduler::ScheduledRequest& request, std::size_t group) noexcept;
-  TokenId Draw(const scheduler::ScheduledRequest& request) const noexcept;
+  // Words of positions behind the computed ones, by group.
+  using Imagined = std::vector<std::vector<std::uint64_t>>;
+
+  // What the model says after position `last`. `imagined` holds the words from position `end` on.
+  TokenId Draw(const scheduler::ScheduledRequest& request, std::uint32_t last, const Imagined& imagined,
+               std::uint32_t end) const;
+  void Sample(const scheduler::ScheduledRequest& request, scheduler::RunnerOutput* output) const;
+  std::vector<TokenId> Guess(const scheduler::ScheduledRequest& request, std::uint32_t end, TokenId next) const;
 
   const Options options_;  // its groups are not empty
   const std::size_t words_per_block_;

@@ -84,6 +84,7 @@ class Request {
   std::vector<std::vector<BlockId>> block_tables;    // by group: physical block of each logical block
   std::vector<std::uint32_t> num_registered_blocks;  // by group: leading blocks that were offered to the prefix cache
   std::uint32_t num_computed_tokens = 0;             // their KV is written
+  std::vector<TokenId> draft_tokens;                 // to be verified in the next step
   std::uint32_t num_cached_tokens = 0;               // prefix hit of the first admission
   std::uint32_t num_preemptions = 0;
   bool admitted = false;  // was running at least once

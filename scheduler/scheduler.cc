@@ -129,7 +129,8 @@ bool Scheduler::ScheduleRunning(std::uint32_t* budget, SchedulerOutput* step) {
   bool undisturbed = true;
   for (std::size_t i = 0; i < running_.size() && *budget > 0; ++i) {
     Request* const request = running_[i];
-    const std::uint32_t num_tokens = std::min(request->num_tokens() - request->num_computed_tokens, *budget);
+    const auto num_known = request->num_tokens() - request->num_computed_tokens;
+    const auto num_tokens = std::min(num_known + static_cast<std::uint32_t>(request->draft_tokens.size()), *budget);
     // The victim is at i or behind, so it has no part in this step yet.
     bool allocated = cache_.AllocateSlots(request, num_tokens);
     while (!allocated && i < running_.size()) {
@@ -165,11 +166,15 @@ void Scheduler::ScheduleWaiting(std::uint32_t* budget, SchedulerOutput* step) {
 }
 
 void Scheduler::Place(Request* request, std::uint32_t num_tokens, SchedulerOutput* step) {
-  const bool samples = request->num_computed_tokens + num_tokens == request->num_tokens();
+  const std::uint32_t end = request->num_computed_tokens + num_tokens;
+  const bool samples = end >= request->num_tokens();
+  const std::uint32_t num_drafts = samples ? end - request->num_tokens() : 0;
   step->requests.push_back(ScheduledRequest{request->id(), request->block_tables, request->token_ids(),
+                                            std::span(request->draft_tokens).first(num_drafts),
                                             request->num_computed_tokens, num_tokens, samples});
   step->num_scheduled_tokens += num_tokens;
-  step_.push_back(InFlight{request, num_tokens, samples, false, std::nullopt});
+  stats_.draft_tokens += num_drafts;
+  step_.push_back(InFlight{request, num_tokens, num_drafts, samples, false, {}});
 }
 
 void Scheduler::CountAdmission(Request* request, std::uint32_t hit_tokens) {
@@ -187,6 +192,8 @@ void Scheduler::PreemptLast() {
   running_.pop_back();
   Discard(request);
   cache_.Free(request, in_flight_ ? &retired_tables_ : nullptr);
+  // What the step in flight points to stays.
+  if (!in_flight_) request->draft_tokens.clear();
   ++request->num_preemptions;
   ++stats_.preemptions;
   waiting_.push_front(request);
@@ -208,24 +215,31 @@ std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const 
   std::vector<Request*> gone;
   // What the runner failed to execute is given up before anything is announced: its blocks were not computed.
   for (const InFlight& part : step_) {
-    if (part.discarded || !part.samples || part.token) continue;
+    if (part.discarded || !part.samples || !part.sampled.empty()) continue;
     Log(config_.log, LogLevel::kError, fmt::format("the runner gave no token for request {}", part.request->id()));
     finished.push_back(Finish(part.request, FinishReason::kError));
     gone.push_back(part.request);
   }
   cache_.pool().AnnouncePending();
   for (const InFlight& part : step_) {
-    if (part.discarded || (part.samples && !part.token)) continue;
+    if (part.discarded || (part.samples && part.sampled.empty())) continue;
     Request* const request = part.request;
     request->num_computed_tokens += part.num_tokens;
     if (!part.samples) continue;
-    ++stats_.output_tokens;
-    request->AppendToken(*part.token, config_.enable_prefix_caching ? &hasher_ : nullptr);
+    const auto accepted = static_cast<std::uint32_t>(part.sampled.size()) - 1;
+    // Rejected drafts were computed in vain; their positions are written again.
+    request->num_computed_tokens -= part.num_drafts - accepted;
+    stats_.output_tokens += part.sampled.size();
+    stats_.accepted_draft_tokens += accepted;
+    for (const SampledToken& sampled : part.sampled) {
+      request->AppendToken(sampled.token, config_.enable_prefix_caching ? &hasher_ : nullptr);
+    }
     if (request->num_output_tokens() < request->max_tokens()) continue;
     finished.push_back(Finish(request, FinishReason::kLength));
     gone.push_back(request);
   }
   std::erase_if(running_, [&](Request* request) { return std::find(gone.begin(), gone.end(), request) != gone.end(); });
+  TakeDrafts(output);
   for (const FinishedRequest& request : finished) requests_.erase(request.id);
   step_.clear();
   in_flight_ = false;
@@ -237,11 +251,35 @@ std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const 
 
 // Both lists are in the order of the step; the runner may have left requests out.
 void Scheduler::MatchTokens(const RunnerOutput& output) {
+  const std::span<const SampledToken> sampled(output.sampled);
   std::size_t next = 0;
   for (InFlight& part : step_) {
-    if (!part.samples || next == output.sampled.size() || output.sampled[next].id != part.request->id()) continue;
-    const TokenId token = output.sampled[next++].token;
-    if (token <= kMaxTokenId) part.token = token;
+    if (!part.samples) continue;
+    const std::size_t first = next;
+    std::size_t valid = 0;
+    while (next < sampled.size() && sampled[next].id == part.request->id() && next - first <= part.num_drafts) {
+      if (valid == next - first && sampled[next].token <= kMaxTokenId) ++valid;
+      ++next;
+    }
+    part.sampled = sampled.subspan(first, valid);
+  }
+}
+
+// Guesses for the next step, but for tokens that no request may have, and never more than the output may still grow by.
+void Scheduler::TakeDrafts(const RunnerOutput& output) {
+  auto drafts = output.drafts.begin();
+  for (const InFlight& part : step_) {
+    Request* const request = part.request;
+    request->draft_tokens.clear();
+    if (drafts == output.drafts.end() || drafts->id != request->id()) continue;
+    const std::vector<TokenId>& tokens = (drafts++)->tokens;
+    if (part.discarded || request->num_output_tokens() >= request->max_tokens()) continue;
+    const auto most =
+        std::min<std::size_t>(config_.num_speculative_tokens, request->max_tokens() - request->num_output_tokens() - 1);
+    for (const TokenId token : tokens) {
+      if (request->draft_tokens.size() == most || token > kMaxTokenId) break;
+      request->draft_tokens.push_back(token);
+    }
   }
 }
 

@@ -32,6 +32,7 @@ struct SchedulerConfig {
   std::uint32_t max_num_seqs = 128;
   std::uint32_t max_num_batched_tokens = 8192;  // per step
   std::uint32_t max_model_len = 1u << 20;       // prompt and output of one request
+  std::uint32_t num_speculative_tokens = 0;     // draft tokens of a request that a step verifies, at most
   bool enable_prefix_caching = true;
   bool enable_kv_cache_events = false;
   Removals removals = Removals::kExact;
@@ -71,14 +72,16 @@ struct SchedulerStats {
   std::uint64_t hit_blocks = 0;
   std::uint64_t scheduled_tokens = 0;
   std::uint64_t output_tokens = 0;
-  std::uint64_t new_prompt_blocks = 0;  // prompt blocks registered whose hash was not resident
-  std::uint64_t stored = 0;             // block hashes announced in BlockStored, without reports
-  std::uint64_t reported = 0;           // block hashes announced again by "full" reports
-  std::uint64_t removed = 0;            // block hashes in BlockRemoved
-  std::uint64_t clears = 0;             // AllBlocksCleared recorded
-  std::uint64_t events = 0;             // in published batches
-  std::uint64_t batches = 0;            // handed to the publisher, the dropped ones included
-  std::uint64_t dropped_batches = 0;    // not accepted by the publisher
+  std::uint64_t draft_tokens = 0;           // computed to be verified
+  std::uint64_t accepted_draft_tokens = 0;  // of these, right
+  std::uint64_t new_prompt_blocks = 0;      // prompt blocks registered whose hash was not resident
+  std::uint64_t stored = 0;                 // block hashes announced in BlockStored, without reports
+  std::uint64_t reported = 0;               // block hashes announced again by "full" reports
+  std::uint64_t removed = 0;                // block hashes in BlockRemoved
+  std::uint64_t clears = 0;                 // AllBlocksCleared recorded
+  std::uint64_t events = 0;                 // in published batches
+  std::uint64_t batches = 0;                // handed to the publisher, the dropped ones included
+  std::uint64_t dropped_batches = 0;        // not accepted by the publisher
 };
 
 // First-come-first-served continuous batching over one block pool: a token budget per step, chunked prefill, preemption
@@ -154,10 +157,11 @@ class Scheduler {
  private:
   struct InFlight {
     Request* request = nullptr;
-    std::uint32_t num_tokens = 0;
+    std::uint32_t num_tokens = 0;  // drafts included
+    std::uint32_t num_drafts = 0;
     bool samples = false;
-    bool discarded = false;        // aborted or preempted since Schedule()
-    std::optional<TokenId> token;  // what the runner drew
+    bool discarded = false;                 // aborted or preempted since Schedule()
+    std::span<const SampledToken> sampled;  // what the runner drew
   };
 
   // The waiting request that last found too few blocks. Until the pool's version changes it need not try again.
@@ -174,6 +178,7 @@ class Scheduler {
   void ScheduleWaiting(std::uint32_t* budget, SchedulerOutput* step);
   void Place(Request* request, std::uint32_t num_tokens, SchedulerOutput* step);
   void MatchTokens(const RunnerOutput& output);
+  void TakeDrafts(const RunnerOutput& output);
   void CountAdmission(Request* request, std::uint32_t hit_tokens);
   void PreemptLast();
   void Discard(const Request* request);

@@ -22,11 +22,12 @@ struct ScheduledRequest {
   // By group: the physical block of each logical block, enough for the step's positions; null where the group does not
   // need what was there.
   std::span<const std::vector<BlockId>> block_tables;
-  std::span<const TokenId> token_ids;  // every token known so far: prompt, then outputs
+  std::span<const TokenId> token_ids;        // every token known so far: prompt, then outputs
+  std::span<const TokenId> draft_token_ids;  // guesses at what follows; their positions are computed as well
   std::uint32_t num_computed_tokens = 0;
   std::uint32_t num_scheduled_tokens = 0;
-  // The step computes the last known token, so the runner draws the next one. False for all but the last chunk of a
-  // chunked prefill.
+  // The step computes the last known token, so the runner draws the next one, and goes on as long as a draft is what it
+  // drew. False for all but the last chunk of a chunked prefill.
   bool samples = false;
 };
 
@@ -42,9 +43,17 @@ struct SampledToken {
   TokenId token = 0;
 };
 
-// What the model runner returns: one token for every request with `samples`, in the order of the step.
+// Guesses at a request's next tokens, to be verified in its next step.
+struct DraftTokens {
+  RequestId id = 0;
+  std::vector<TokenId> tokens;
+};
+
+// What the model runner returns, in the order of the step: for every request with `samples` one token, and one more for
+// each draft token that was right, up to the first that was not.
 struct RunnerOutput {
   std::vector<SampledToken> sampled;
+  std::vector<DraftTokens> drafts = {};  // of some of these requests
 };
 
 }  // namespace kvwire::scheduler

@@ -133,6 +133,8 @@ void ReplayTraceCommand::AddTo(CLI::App& command) {
   model_option_.AddTo(command, kMaxTraceTokens);
   AddCount(command, "--max-num-seqs", &config.max_num_seqs, {1}, "Requests running at once");
   AddCount(command, "--max-num-batched-tokens", &config.max_num_batched_tokens, {1}, "Tokens computed per step");
+  AddCount(command, "--num-speculative-tokens", &config.num_speculative_tokens, {0, 1024},
+           "Draft tokens that a step verifies per request; about a third of them is wrong");
   AddCount(command, "--max-model-len", &config.max_model_len, {2}, "Prompt and output tokens of one request");
   command.add_flag("--vllm-exact", config.vllm_exact, "Record events in vLLM's own order, one removal per copy");
   command.add_option("--prefix-caching-hash-algo", hash_algorithm_, "Identity of blocks; the seed is PYTHONHASHSEED")
@@ -213,6 +215,7 @@ Status ReplayTraceCommand::Build() {
   runner_options.num_blocks = scheduler_config_.num_blocks;
   runner_options.block_size = scheduler_config_.block_size;
   runner_options.groups = scheduler_config_.groups;
+  runner_options.num_speculative_tokens = scheduler_config_.num_speculative_tokens;
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
 

@@ -30,6 +30,7 @@ inline std::unique_ptr<SimulatedRunner> RunnerFor(const EngineConfig& config) {
   options.num_blocks = config.scheduler.num_blocks;
   options.block_size = config.scheduler.block_size;
   options.groups = config.scheduler.groups;
+  options.num_speculative_tokens = config.scheduler.num_speculative_tokens;
   auto runner = SimulatedRunner::Create(options);
   REQUIRE(runner.has_value());
   return std::move(*runner);

@@ -82,8 +82,10 @@ class CheckedRunner final : public scheduler::ModelRunner {
   const SimulatedRunner& words() const { return *runner_; }
 
  private:
+  // Without drafts, which may be wrong.
   static std::uint32_t EndOf(const ScheduledRequest& request) {
-    return request.num_computed_tokens + request.num_scheduled_tokens;
+    return request.num_computed_tokens + request.num_scheduled_tokens -
+           static_cast<std::uint32_t>(request.draft_token_ids.size());
   }
 
   // Only faults that show: in blocks that will be announced and found, and that do not hold the right words already.
@@ -155,7 +157,8 @@ class CheckedRunner final : public scheduler::ModelRunner {
 // operation outside one, what the stream said is held against the pool and the words.
 class ModelCheck final : public RunnerHooks {
  public:
-  ModelCheck(std::uint64_t seed, std::uint32_t num_blocks, Fault fault = Fault::kNone, Groups groups = kDense)
+  ModelCheck(std::uint64_t seed, std::uint32_t num_blocks, Fault fault = Fault::kNone, Groups groups = kDense,
+             std::uint32_t num_speculative_tokens = 0)
       : rng_(seed),
         num_blocks_(num_blocks),
         groups_(std::move(groups)),
@@ -164,11 +167,13 @@ class ModelCheck final : public RunnerHooks {
         planned_(fault) {
     EngineConfig config = SmallConfig(num_blocks);
     config.scheduler.groups = groups_;
+    config.scheduler.num_speculative_tokens = num_speculative_tokens;
     config.scheduler.max_num_seqs = static_cast<std::uint32_t>(Random(2, 6));
     config.scheduler.max_num_batched_tokens = static_cast<std::uint32_t>(Random(6, 40));
     auto runner = std::make_unique<CheckedRunner>(RunnerFor(config), groups_, &fault_, &planted_, this, &complaints);
     runner_ = runner.get();
     cached_ = MakeEngine(config, &publisher_, std::move(runner));
+    config.scheduler.num_speculative_tokens = 0;
     config.scheduler.enable_prefix_caching = false;
     config.scheduler.enable_kv_cache_events = false;
     plain_ = MakeEngine(config, nullptr);
@@ -460,13 +465,13 @@ class ModelCheck final : public RunnerHooks {
 };
 
 // Runs the load in pools of several sizes and requires that nothing is wrong and that it reached what it is for.
-void RequireSound(int steps_per_pool, const Groups& groups = kDense) {
+void RequireSound(int steps_per_pool, const Groups& groups = kDense, std::uint32_t num_speculative_tokens = 0) {
   const auto some = static_cast<std::uint64_t>(steps_per_pool / 100);
   const auto start = std::chrono::steady_clock::now();
   for (const std::uint32_t blocks_per_group : {8u, 13u, 24u, 40u, 64u}) {
     const std::uint32_t num_blocks = blocks_per_group * static_cast<std::uint32_t>(groups.size());
     CAPTURE(num_blocks);
-    ModelCheck check(num_blocks * 7919, num_blocks, Fault::kNone, groups);
+    ModelCheck check(num_blocks * 7919, num_blocks, Fault::kNone, groups, num_speculative_tokens);
     for (int step = 0; step < steps_per_pool && check.complaints.empty(); ++step) check.Advance();
     check.Drain();
     for (const std::string& complaint : check.complaints) FAIL_CHECK(complaint);
@@ -484,6 +489,10 @@ void RequireSound(int steps_per_pool, const Groups& groups = kDense) {
     CHECK(check.operations.resets_while_running >= some / 10);
     CHECK(check.operations.in_flight > some);
     if (blocks_per_group <= 13) CHECK(stats.preemptions > 0);
+    if (num_speculative_tokens > 0) {
+      CHECK(stats.accepted_draft_tokens > some);
+      CHECK(stats.draft_tokens > stats.accepted_draft_tokens + some);
+    }
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   MESSAGE("5 pools of " << steps_per_pool << " steps each took " << seconds.count() << " s");
@@ -499,6 +508,13 @@ TEST_CASE("the same holds for groups of full attention, of windows and of states
   RequireSound(1000, {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}});
   RequireSound(1000, {{kFullAttention, 4, 0}, {kMamba, 8, 0}});
   RequireSound(1000, {{kFullAttention, 4, 0}, {kSlidingWindow, 4, 3}, {kSlidingWindow, 8, 11}, {kMamba, 4, 0}});
+}
+
+TEST_CASE("D17: the same holds when drafts are verified: what was rejected is in no event and in no output") {
+  using enum scheduler::KVCacheKind;
+  RequireSound(2000, kDense, 1);
+  RequireSound(2000, kDense, 4);
+  RequireSound(1000, {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}, {kMamba, 4, 0}}, 3);
 }
 
 TEST_CASE("the same holds in the long run") { RequireSound(20000); }

@@ -167,6 +167,60 @@ TEST_CASE("D12: nothing is published while the model runs") {
   CHECK(rig.publisher().stats().submitted == 2);
 }
 
+TEST_CASE(
+    "D17: stores never exceed the confirmed tokens, and neither rejected drafts nor placeholders are in an event") {
+  SchedulerConfig config = SmallConfig(20);
+  config.num_speculative_tokens = 3;
+  Rig rig(config);
+  EventTexts texts(4);
+  texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 16), 4));
+  rig.Add(1, Range(1, 6), 8);
+  SchedulerOutput step = rig.Schedule();
+  constexpr TokenId kPlaceholder = 0xffffffffu;
+  // Of four guesses three are taken, of these none is a placeholder.
+  RunnerOutput output{{{1, 7}}, {{1, {8, 99, 10, 11}}}};
+  rig.scheduler().UpdateFromOutput(step, output);
+  CHECK(rig.Published(texts) == Texts{"S h0 < nil : 1..4"});
+  step = rig.Schedule();
+  REQUIRE(step.requests.size() == 1);
+  CHECK(step.requests[0].num_scheduled_tokens == 4);
+  CHECK(std::vector<TokenId>(step.requests[0].draft_token_ids.begin(), step.requests[0].draft_token_ids.end()) ==
+        std::vector<TokenId>{8, 99, 10});
+  // 8 was right, 99 was not: 9 follows. Block 1 holds 5..8, confirmed only now; it is announced with the next step.
+  output = {{{1, 8}, {1, 9}}, {{1, {kPlaceholder, 11}}}};
+  rig.scheduler().UpdateFromOutput(step, output);
+  CHECK(rig.Published(texts).empty());
+  step = rig.Schedule();
+  CHECK(step.requests[0].num_computed_tokens == 8);
+  CHECK(step.requests[0].draft_token_ids.empty());
+  output = {{{1, 10}}, {{1, {11, 12, 13}}}};
+  rig.scheduler().UpdateFromOutput(step, output);
+  CHECK(rig.Published(texts) == Texts{"S h1 < h0 : 5..8"});
+  step = rig.Schedule();
+  // One more token than the drafts that were right; what else the runner says is not believed.
+  output = {{{1, 11}, {1, 12}, {1, 13}, {1, 14}, {1, 15}}, {}};
+  const std::vector<FinishedRequest> finished = rig.scheduler().UpdateFromOutput(step, output);
+  REQUIRE(finished.size() == 1);
+  CHECK(finished[0].output == Range(7, 8));
+  CHECK(rig.scheduler().stats().draft_tokens == 6);
+  CHECK(rig.scheduler().stats().accepted_draft_tokens == 4);
+}
+
+TEST_CASE("a request that may not grow as far gets fewer drafts, and a preempted one none") {
+  SchedulerConfig config = SmallConfig(20);
+  config.num_speculative_tokens = 8;
+  Rig rig(config);
+  rig.Add(1, Range(1, 6), 3);
+  rig.Add(2, Range(101, 6), 8);
+  SchedulerOutput step = rig.Schedule();
+  rig.scheduler().UpdateFromOutput(step, {{{1, 7}, {2, 107}}, {{1, {8, 9, 10}}, {2, {108, 109}}}});
+  REQUIRE(rig.scheduler().PreemptNewest() == RequestId{2});
+  step = rig.Schedule();
+  REQUIRE(step.requests.size() == 2);
+  CHECK(step.requests[0].draft_token_ids.size() == 1);
+  CHECK(step.requests[1].draft_token_ids.empty());
+}
+
 TEST_CASE("D20: events without prefix caching are warned about, and the effective state can be asked") {
   CollectingEventPublisher publisher;
   for (const bool events : {true, false}) {
