@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/performance.md from what the benchmarks measured. usage: report.py DIRECTORY_OF_JSON PAGE"""
+import json
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+
+HEAD = """# Performance
+
+Written by `scripts/bench`, which builds and runs the programs of `tests/bench`. Do not edit.
+
+* {date}, {machine}, {cpus} CPUs, {system}, {compiler}, release build
+* A shared machine of {cpus} cores: others worked on it at the same time, the load average was {load} at the start. Absolute times are
+  therefore higher than on a quiet machine and drift from run to run; ratios are taken within a round, both sides in turns, and are
+  the median of {rounds} rounds.
+* Times are CPU time of the measuring thread, medians of the rounds, but for the start of a fleet, which is wall time.
+
+Contents: [Goals](#goals) · [Fleet](#fleet) · [Block pool](#block-pool) · [Block hashes](#block-hashes) · [The step](#the-step)
+
+## Goals
+
+| | figure | goal | |
+|---|---|---|---|
+"""
+
+FLEET = """
+## Fleet
+
+`kvwire serve --instances N`, events on, 10000 blocks an engine: from the start of the process until the last engine serves, and the
+process's resident memory then, before any request, divided by N.
+
+| engines | start | memory an engine |
+|---|---|---|
+"""
+
+POOL = """
+## Block pool
+
+A request's way through the pool, per block of 16 tokens: allocate, register, announce, take the events, free. The pool of 16384 blocks is
+full and no request finds anything, so with events on every block makes a removal and a store. A step has one large request or as many
+small ones as make 64 blocks. Nothing is encoded here.
+
+| blocks of a request | events off | events on | on / off |
+|---|---|---|---|
+"""
+
+HASH = """
+## Block hashes
+
+Identity of a block of 16 tokens, ids uniform below 151936 and not repeating, serialization included. The bare SHA-256 of a serialization as
+long, measured in turns with it, says how fast the machine was at that moment.
+
+| algorithm | blocks of a chain | a block | bare SHA-256 | ratio |
+|---|---|---|---|---|
+"""
+
+STEP = """
+## The step
+
+Two engines get the same requests and go forward in turns, step by step, one with events on and a publisher, one with events off; their
+tokens are equal, which is checked. Timed are `Schedule` and `UpdateFromOutput`, per step. The share is that of a modelled
+step of 1.3 ms, for both kinds of requests, though a real model takes longer for a step of `prefill`, which computes up to 8192 prompt
+tokens. `Wake`, a system call that the host places after the model's launch, is not in it and stands beside it.
+
+| requests | events off | events on | added | share | `Wake` |
+|---|---|---|---|---|---|
+"""
+
+
+class Measured:
+    """One benchmark: its name, its counters, and its judged goals."""
+
+    def __init__(self, entry):
+        if entry.get("error_occurred"):
+            sys.exit(f"{entry['name']}: {entry['error_message']}")
+        self.name = re.sub(r"/iterations:.*", "", entry["name"])
+        self.size = self.name.rpartition("/")[2]
+        self.rounds = entry["iterations"]
+        self.goals = [goal.rpartition(": ")[::2] for goal in entry.get("label", "").split("; ") if goal]
+        self.counters = entry
+
+    def __getitem__(self, counter):
+        return self.counters[counter]
+
+
+def read(directory, program):
+    data = json.loads((directory / f"{program}.json").read_text())
+    return data["context"], [Measured(entry) for entry in data["benchmarks"]]
+
+
+def output_of(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def machine():
+    found = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    return found.group(1) if found else platform.machine()
+
+
+def system():
+    return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+
+
+def main():
+    directory, page = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    context, fleet = read(directory, "fleet_bench")
+    _, pool = read(directory, "pool_bench")
+    _, hashes = read(directory, "hash_bench")
+    _, step = read(directory, "step_bench")
+    growth = pool.pop()
+
+    goals = []
+
+    def judge(what, measured, figure_of_goal):
+        for (goal, verdict), figure in zip(measured.goals, figure_of_goal, strict=True):
+            goals.append(f"| {what} | {figure} | {goal} | {verdict} |\n")
+
+    for each in fleet:
+        judge(f"{each.size} engines in one process", each,
+              [f"{each['start_s']:.2f} s", f"{each['mb_per_engine']:.1f} MB"] if each.goals else [])
+    for each in pool:
+        judge(f"pool, events on / off, {each.size} blocks a request", each, [f"{each['ratio']:.2f}"])
+    for each in hashes:
+        judge(f"`{each.name.partition('/')[0]}`, chains of {each.size}", each,
+              [f"{each['ns_per_block']:.0f} ns; the bare SHA-256 {each['bare_sha256_ns']:.0f} ns"] if each.goals else [])
+    for each in step:
+        judge(f"events in the step, {each.name}", each, [f"{each['added_percent']:.2f} %"])
+
+    text = HEAD.format(date=context["date"][:10], machine=machine(), cpus=context["num_cpus"], system=system(),
+                       compiler=output_of("c++", "--version").splitlines()[0], load=f"{context['load_avg'][0]:.1f}",
+                       rounds=pool[0].rounds) + "".join(goals)
+    text += FLEET + "".join(f"| {e.size} | {e['start_s']:.2f} s | {e['mb_per_engine']:.1f} MB |\n" for e in fleet)
+    text += POOL + "".join(f"| {e.size} | {e['off_ns_per_block']:.0f} ns | {e['on_ns_per_block']:.0f} ns | {e['ratio']:.2f} |\n" for e in pool)
+    text += (f"\nA block of a request of 8192 costs {growth['growth_off']:.2f} times that of a request of 64 with events off, "
+             f"{growth['growth_on']:.2f} times with events on.\n")
+    text += HASH + "".join(
+        f"| `{e.name.partition('/')[0]}` | {e.size} | {e['ns_per_block']:.0f} ns | {e['bare_sha256_ns']:.0f} ns | {e['to_bare_sha256']:.2f} |\n"
+        for e in hashes)
+    text += STEP + "".join(
+        f"| {e.name} | {e['off_ns_per_step'] / 1e3:.1f} us | {e['on_ns_per_step'] / 1e3:.1f} us | {e['added_ns_per_step'] / 1e3:.2f} us | "
+        f"{e['added_percent']:.2f} % | {e['wake_ns_per_step'] / 1e3:.1f} us |\n" for e in step)
+    page.write_text(text)
+    print(f"{page}: {len(goals)} goals, {sum('| met |' in goal for goal in goals)} met")
+
+
+if __name__ == "__main__":
+    main()
