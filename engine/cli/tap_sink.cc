@@ -258,6 +258,11 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                             {"missed", against.missed},
                             {"unanswered", against.unanswered}};
     }
+    for (const auto& [name, count] : {std::pair("left_out", stats.left_out),
+                                      {"skipped_parents", counts.skipped_parents},
+                                      {"masked_events", counts.masked_events}}) {
+      if (count > 0) summary[name] = count;
+    }
     if (!never_connected_.empty()) summary["never_connected"] = never_connected_;
     if (output_.check) {
       summary["violations"] = counts.violations;
@@ -276,6 +281,14 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
         counts.gaps, counts.missing, counts.healed, counts.restarts, counts.interruptions, counts.undecodable,
         stats.malformed));
     if (stats.other_topic > 0) Print(fmt::format("left out {} replayed messages of other topics\n", stats.other_topic));
+    if (stats.left_out > 0) {
+      Print(fmt::format("left out {} live messages that may be of an earlier life\n", stats.left_out));
+    }
+    if (counts.skipped_parents + counts.masked_events > 0) {
+      Print(
+          fmt::format("groups that skip blocks: {} parents never announced, {} events with tokens of skipped blocks\n",
+                      counts.skipped_parents, counts.masked_events));
+    }
     Print(fmt::format("held {} blocks, digest {}\n", checker_.held().size(), digest));
     if (against_) {
       const AgainstEngine::Counts& against = against_->counts();

@@ -56,7 +56,10 @@ std::string_view ToString(Continuity continuity) noexcept {
 // - Numbers below tracker_.next() were handed to the sink, as batch, undecodable message, other topic's or gap, exactly
 //   once.
 // - waiting_ is empty unless a replay runs with an end, and then tracker_.next() <= recover_to_ < waiting_.front().
-// - held_ is empty unless interrupted_; what is in it may be of either life.
+// - held_ is empty unless interrupted_; what may be of either life is only there.
+// - A question of an interrupted stream runs only after live_ was once empty with the new connection: what is read
+// while
+//   it runs is not of an earlier one.
 // - last_live_ is the message with number tracker_.live(), unless that one waits.
 
 EventStream::EventStream(std::unique_ptr<FrameLink> live, ReplayLinkFactory replay, const EventStreamOptions& options,
@@ -76,7 +79,8 @@ int EventStream::DoWork(MonotonicNanos now) {
   // With nothing left to read, what comes from now on was sent after the last change of the connection: after an
   // interruption nothing older may be taken for new.
   const bool drained = work < kSlice;
-  if (question_due_ && (drained || !interrupted_) && !replay_->active()) {
+  if (drained) NoteDrained();
+  if (question_due_ && (drained || !(interrupted_ || unread_end_)) && !replay_->active()) {
     question_due_ = false;
     if (!Away()) Ask();  // else the sink knows of the interruption
     ++work;
@@ -87,6 +91,8 @@ int EventStream::DoWork(MonotonicNanos now) {
     const ReplayClient::Outcome outcome = replay_->Poll(resume, now, &frames);
     if (outcome == ReplayClient::Outcome::kNothing) break;
     ++work;
+    // Whoever answered may be the publisher that came after the connection's end.
+    if (LookAtPeers()) break;
     if (outcome == ReplayClient::Outcome::kMessage) {
       TakeReplayed(frames);
     } else if (asking_) {
@@ -108,6 +114,7 @@ void EventStream::Finish() {
     EndRecovery(GapReason::kStopped);
   }
   if (interrupted_) {
+    KeepHeld(HeldOf::kApplied);
     interrupted_ = reconnected_ = false;
     JudgeHeld();
   }
@@ -122,19 +129,25 @@ EventStreamStats EventStream::stats() const noexcept {
   return stats;
 }
 
-void EventStream::LookAtPeers() {
+// Whether a connection ended since the last look.
+bool EventStream::LookAtPeers() {
   const PeerCounts before = std::exchange(peers_, live_->peers());
-  if (peers_ == before) return;
-  if (peers_.disconnected > before.disconnected) Interrupt();
-  if (peers_.connected > before.connected) {
-    reconnected_ = interrupted_;
+  if (peers_ == before) return false;
+  const bool ended = peers_.disconnected > before.disconnected;
+  if (ended) Interrupt();
+  // Who is there after an end may be another one, also when it came before the end was noticed.
+  if (peers_.connected > before.connected || (ended && peers_.present() > 0)) {
+    reconnected_ = replay_ && (interrupted_ || unread_end_);
     question_due_ = replay_.has_value();
   }
   if (peers_.present() > 1 && before.present() <= 1) sink_->OnContinuity(Continuity::kSeveral);
+  return ended;
 }
 
 void EventStream::Interrupt() {
-  const bool fresh = !tracker_.started() && waiting_.empty();  // there is nothing that could be void
+  // There is nothing that could be void, unless the connection left something to read.
+  const bool fresh = !interrupted_ && !tracker_.started() && waiting_.empty();
+  unread_end_ = fresh;
   if (!fresh || stats_.applied > 0) sink_->OnContinuity(Continuity::kInterrupted);
   if (!replay_) return;
   interrupted_ = !fresh;
@@ -143,9 +156,28 @@ void EventStream::Interrupt() {
   asking_ = false;
   life_asked_.reset();
   recover_to_.reset();
+  for (Waiting& held : held_) {
+    if (held.of == HeldOf::kConnected) held.of = HeldOf::kEither;
+  }
   std::move(held_.begin(), held_.end(), std::back_inserter(waiting_));
   held_ = std::exchange(waiting_, {});
   tracker_.RewindLive(last_live_ ? std::optional(last_live_->sequence) : std::nullopt);
+}
+
+// The ended connection left a message, or the next one brought it.
+void EventStream::TakeUnreadEnd() {
+  unread_end_ = false;
+  if (stats_.applied == 0) sink_->OnContinuity(Continuity::kInterrupted);
+  interrupted_ = replay_.has_value();
+}
+
+// All that an ended connection left was read.
+void EventStream::NoteDrained() {
+  if (std::exchange(unread_end_, false)) reconnected_ = false;
+  if (!reconnected_ || last_applied_) return;
+  // There is nothing to know a life by.
+  if (!held_.empty()) Forget();
+  BeginWithConnected();
 }
 
 // False when nothing was there.
@@ -166,6 +198,7 @@ bool EventStream::TakeLive() {
   message.sequence = parsed->sequence;
   for (const auto& frame : *frames) message.bytes += frame.size();
   message.frames = std::move(*frames);
+  if (unread_end_) TakeUnreadEnd();
   if (reconnected_) {
     Hold(std::move(message));
   } else {
@@ -225,21 +258,29 @@ void EventStream::Restart(std::optional<SequenceNumber> first_seen) {
   const SequenceNumber last = tracker_.live().value_or(last_applied_ ? last_applied_->sequence : 0);
   BeginLife();
   sink_->OnRestart(last, first_seen);
+  if (Away()) sink_->OnContinuity(Continuity::kInterrupted);
 }
 
-// What comes next is judged as by a subscriber that comes late.
+// What comes next is judged as by a subscriber that comes late. As after a restart, the connection's end holds for the
+// new life, too.
 void EventStream::Forget() {
   BeginLife();
   sink_->OnContinuity(Continuity::kForgotten);
-  question_due_ = true;
-  JudgeHeld();
+  if (Away()) sink_->OnContinuity(Continuity::kInterrupted);
 }
 
 void EventStream::BeginLife() {
   last_live_.reset();
   last_applied_.reset();
   tracker_.Reset();
+}
+
+// After the beginning of a life: what is surely of it is judged, the replay brings the rest.
+void EventStream::BeginWithConnected() {
+  KeepHeld(HeldOf::kConnected);
   interrupted_ = reconnected_ = false;
+  question_due_ = true;
+  JudgeHeld();
 }
 
 void EventStream::ApplyLive(Waiting message) {
@@ -277,6 +318,7 @@ void EventStream::StartRecovery(SequenceNumber to) {
 }
 
 void EventStream::Wait(Waiting message) {
+  message.of = HeldOf::kApplied;
   kept_bytes_ += message.bytes;
   waiting_.push_back(std::move(message));
   if (waiting_.size() > options_.max_waiting_messages || kept_bytes_ > options_.max_waiting_bytes) {
@@ -285,13 +327,19 @@ void EventStream::Wait(Waiting message) {
 }
 
 void EventStream::Hold(Waiting message) {
+  message.of = !reconnected_ ? HeldOf::kApplied : asking_ ? HeldOf::kConnected : HeldOf::kEither;
   kept_bytes_ += message.bytes;
   held_.push_back(std::move(message));
-  if (held_.size() > options_.max_waiting_messages || kept_bytes_ > options_.max_waiting_bytes) {
-    if (asking_) replay_->Stop();
+  if (held_.size() <= options_.max_waiting_messages && kept_bytes_ <= options_.max_waiting_bytes) return;
+  Forget();
+  if (asking_) {
+    replay_->Stop();
     asking_ = false;
     life_asked_.reset();
-    Forget();
+    BeginWithConnected();
+  } else {
+    // What is still to be read may be of either life, too.
+    KeepHeld(HeldOf::kConnected);
   }
 }
 
@@ -354,22 +402,23 @@ bool EventStream::TellLife(const ReplayMessage& message) {
   }
   replay_->Stop();
   asking_ = false;
-  if (interrupted_ && kept) {
-    RestartByReplay();
-  } else if (interrupted_) {
-    Forget();  // the last applied message is no longer there to compare
+  if (interrupted_) {
+    if (kept) {
+      Restart(std::nullopt);
+    } else {
+      Forget();  // the last applied message is no longer there to compare
+    }
+    BeginWithConnected();
+    return false;
+  }
+  sink_->OnContinuity(Continuity::kUnconfirmed);  // nor here; or another publisher answers
+  if (!recover_to_) return false;
+  if (kept) {
+    EndRecovery(GapReason::kNotInReplay);
   } else {
-    sink_->OnContinuity(Continuity::kUnconfirmed);  // nor here; or another publisher answers
+    replay_->Start(tracker_.next(), now_);
   }
   return false;
-}
-
-// What is held may be of either life; the new one's replay has all of the new one.
-void EventStream::RestartByReplay() {
-  for (const Waiting& held : held_) kept_bytes_ -= held.bytes;
-  held_.clear();
-  Restart(std::nullopt);
-  question_due_ = true;
 }
 
 void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
@@ -385,15 +434,30 @@ void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
     EndRecovery(stopping_ ? GapReason::kStopped : answered ? GapReason::kNotInReplay : GapReason::kNoAnswer);
   }
   if (interrupted_ && !told && answered) {
-    RestartByReplay();  // the same life would have its last message
+    Restart(std::nullopt);  // the same life would have its last message
+    BeginWithConnected();
   } else if (interrupted_ && !told && !stopping_) {
     Forget();
+    BeginWithConnected();
   } else {
     sink_->OnContinuity(answered && told ? Continuity::kConfirmed : Continuity::kUnconfirmed);
     if (stopping_) return;  // Finish judges what is held
     interrupted_ = reconnected_ = false;
     JudgeHeld();
   }
+}
+
+void EventStream::KeepHeld(HeldOf of) {
+  WaitingQueue kept;
+  for (Waiting& held : held_) {
+    if (held.of == of) {
+      kept.push_back(std::move(held));
+    } else {
+      kept_bytes_ -= held.bytes;
+      ++stats_.left_out;
+    }
+  }
+  held_ = std::move(kept);
 }
 
 void EventStream::JudgeHeld() {

@@ -35,6 +35,7 @@ struct EventStreamStats {
   std::uint64_t applied = 0;        // batches handed to the sink
   std::uint64_t replayed = 0;       // of those, from a replay
   std::uint64_t other_topic = 0;    // replayed messages that were left out for their topic
+  std::uint64_t left_out = 0;       // live messages that were dropped: of a life that is over, or maybe of it
   std::uint64_t undecodable = 0;
   std::uint64_t rejected_events = 0;
   std::uint64_t malformed = 0;  // live messages that are not three frames with a number
@@ -59,7 +60,9 @@ struct EventStreamStats {
 // connection is made, what came before it; when a lost connection is made again, whether the publisher is still the one
 // that sent the last applied message (byte for byte), and what was missed; and when Confirm is called, whether anything
 // follows. A message that may be of another life than what was applied is not applied before that is answered; if
-// nobody answers, or not so that it tells, the stream begins anew with what comes, as a late subscriber does.
+// nobody answers, or not so that it tells, the stream begins anew with what comes, as a late subscriber does. A new
+// beginning takes only messages that are surely of the new life: what was read after all that an earlier connection can
+// have left, and what is replayed.
 //
 // A subscription chooses among live messages, a replay brings what the publisher has: options.topic leaves out there
 // what the subscription leaves out here. Numbers of other topics are done, not missing.
@@ -95,11 +98,18 @@ class EventStream {
   EventStreamStats stats() const noexcept;
 
  private:
+  // Whose a held message can be.
+  enum class HeldOf : std::uint8_t {
+    kApplied,    // the life of what was applied
+    kEither,     // that one's, or of whoever is connected now
+    kConnected,  // of whoever is connected now
+  };
   // A live message and what it says.
   struct Waiting {
     InFrames frames;
     SequenceNumber sequence = 0;
     std::size_t bytes = 0;
+    HeldOf of = HeldOf::kApplied;
   };
   using WaitingQueue = std::deque<Waiting>;
 
@@ -116,20 +126,23 @@ class EventStream {
   void Note(SequenceNumber number, FrameView payload);
   bool SameAsLast(const Waiting& message) const;
   void Restart(std::optional<SequenceNumber> first_seen);
-  void RestartByReplay();
   void Forget();
   void BeginLife();
+  void BeginWithConnected();
 
   // Whether the publisher was connected and is not.
   bool Away() const noexcept { return peers_.disconnected > 0 && peers_.present() == 0; }
-  void LookAtPeers();
+  bool LookAtPeers();
   void Interrupt();
+  void TakeUnreadEnd();
+  void NoteDrained();
 
   void Ask();
   void TakeReplayed(const InFrames& frames);
   void ApplyReplayed(const ReplayMessage& message);
   bool TellLife(const ReplayMessage& message);
   void EndQuestion(ReplayClient::Outcome outcome);
+  void KeepHeld(HeldOf of);
   void JudgeHeld();
 
   void StartRecovery(SequenceNumber to);
@@ -163,7 +176,8 @@ class EventStream {
   bool asking_ = false;                    // the replay also answers a question
   std::optional<LastApplied> life_asked_;  // ... and whether its publisher is the one that sent this is still open
   bool interrupted_ = false;               // the connection ended, and nobody said yet that the life did not
-  bool reconnected_ = false;               // ... and was made again: messages may be of either life
+  bool reconnected_ = false;               // ... and somebody is connected: messages may be of either life
+  bool unread_end_ = false;  // the connection ended before anything was applied; it may have left messages
   bool stopping_ = false;
   WaitingQueue held_;           // not judged yet, as they came; only while interrupted_
   std::size_t kept_bytes_ = 0;  // of waiting_ and held_

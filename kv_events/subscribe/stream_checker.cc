@@ -9,6 +9,12 @@ namespace kvwire {
 
 namespace {
 
+// Of groups other than full attention blocks may be skipped: never announced, but somebody's parent (docs/protocol.md,
+// "Groups"); and some engines send their tokens.
+bool MaySkipBlocks(const BlockStored& stored) {
+  return stored.kv_cache_spec_kind && *stored.kv_cache_spec_kind != "full_attention";
+}
+
 std::string DescribeGap(const StreamGap& gap) {
   const std::string_view reason = ToString(gap.reason);
   return gap.from == gap.to ? fmt::format("message {} is missing ({})", gap.from, reason)
@@ -205,8 +211,9 @@ std::string StreamChecker::WhyIncomplete() const {
     return why;
   }
   if (interrupted_) {
-    return fmt::format("{} after message {}; whether it published more, or began anew, is unknown",
-                       kvwire::ToString(Continuity::kInterrupted), expected_ - 1);
+    return fmt::format("{}{}; whether it published more, or began anew, is unknown",
+                       kvwire::ToString(Continuity::kInterrupted),
+                       started_ ? fmt::format(" after message {}", expected_ - 1) : "");
   }
   if (!baseline_) return "what the publisher held before is unknown";
   if (unconfirmed_) return fmt::format("{}: message {}", kvwire::ToString(Continuity::kUnconfirmed), expected_ - 1);
@@ -233,13 +240,19 @@ void StreamChecker::CheckStored(const Context& context, const BlockStored& store
   const std::uint32_t group = stored.group_idx.value_or(0);
   const std::size_t blocks = stored.block_hashes.size();
   const std::uint64_t tokens = std::uint64_t{stored.block_size} * blocks;
-  if (!stored.token_ids.empty() && stored.token_ids.size() != tokens) {
+  const bool may_skip = MaySkipBlocks(stored);
+  const std::size_t ids = stored.token_ids.size();
+  if (may_skip && ids > tokens && stored.block_size > 0 && ids % stored.block_size == 0) {
+    ++counts_.masked_events;
+  } else if (ids > 0 && ids != tokens) {
     Violate(context, CheckRule::kTokenCount,
-            fmt::format("{} tokens for {} blocks of {}", stored.token_ids.size(), blocks, stored.block_size), group,
+            fmt::format("{} tokens for {} blocks of {}", ids, blocks, stored.block_size), group,
             blocks > 0 ? stored.block_hashes[0] : BlockHash());
   }
   if (stored.parent_block_hash && !history_.WasAnnounced(group, stored.parent_block_hash->Low64())) {
-    if (parents_lost_) {
+    if (may_skip) {
+      ++counts_.skipped_parents;
+    } else if (parents_lost_) {
       ++counts_.unjudged;
     } else if (synchronised()) {
       Violate(context, CheckRule::kKnownParent,

@@ -23,8 +23,8 @@ namespace kvwire {
 enum class CheckRule : std::uint8_t {
   kSequence,      // numbers follow each other
   kReadable,      // three frames, a batch, and events that can be read
-  kTokenCount,    // block_size tokens a block, or none at all
-  kKnownParent,   // a parent was announced earlier, even if it was removed since
+  kTokenCount,    // block_size tokens a block, or none at all; of groups that skip blocks also of skipped ones
+  kKnownParent,   // a parent was announced earlier, even if it was removed since; not of groups that skip blocks
   kKnownRemoval,  // what is removed is held
   kClearEmpties,  // what was stored before AllBlocksCleared is not removed after it
   kWholeRemoval,  // removals: exact only: a block's removals come all in one batch
@@ -66,9 +66,11 @@ struct CheckCounts {
   std::uint64_t cleared = 0;
   std::uint64_t undecodable = 0;
   std::uint64_t violations = 0;
-  std::uint64_t unjudged = 0;  // parents and removals that are wrong unless a gap explains them
-  std::uint64_t gaps = 0;      // not closed, late joins not included
-  std::uint64_t missing = 0;   // numbers in them
+  std::uint64_t unjudged = 0;         // parents and removals that are wrong unless a gap explains them
+  std::uint64_t skipped_parents = 0;  // never announced, of groups that skip blocks
+  std::uint64_t masked_events = 0;    // of groups that skip blocks, with the tokens of skipped blocks
+  std::uint64_t gaps = 0;             // not closed, late joins not included
+  std::uint64_t missing = 0;          // numbers in them
   std::uint64_t healed = 0;
   std::uint64_t restarts = 0;
   std::uint64_t interruptions = 0;

@@ -229,6 +229,42 @@ TEST_CASE("tap names the rule, the event and its bytes, and ends with 1") {
   CHECK(tap.output().find("\nverdict: violated\n") != std::string::npos);
 }
 
+TEST_CASE("W11: tap counts what groups with skipped blocks may do, in either form of the summary") {
+  for (const bool json : {false, true}) {
+    CAPTURE(json);
+    Source source;
+    source.Publish(StoreBatch(1, std::nullopt));
+    const std::vector<TokenId> tokens{1, 2, 3, 4, 5, 6, 7, 8};
+    const BlockHash hashes[] = {BlockHash::FromUint64(2), BlockHash::FromUint64(3)};
+    BlockStored stored;
+    stored.token_ids = tokens;
+    stored.block_size = 4;
+    stored.group_idx = 1;
+    stored.kv_cache_spec_kind = "sliding_window";
+    stored.block_hashes = {hashes, 1};
+    stored.parent_block_hash = BlockHash::FromUint64(9);
+    KVEventBatch batch;
+    batch.Add(stored);
+    stored.block_hashes = {hashes, 2};
+    batch.Add(stored);
+    source.Publish(std::move(batch));
+    std::vector<std::string> flags{"--check", "--quiet", "--wait", "20", "--until-idle", "0.2"};
+    if (json) flags.emplace_back("--json");
+    ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), flags));
+    CHECK(tap.Wait() == 0);
+    CAPTURE(tap.output());
+    if (json) {
+      CHECK(tap.output().find("\"skipped_parents\":2") != std::string::npos);
+      CHECK(tap.output().find("\"masked_events\":1") != std::string::npos);
+      CHECK(tap.output().find("left_out") == std::string::npos);
+    } else {
+      CHECK(tap.output().find("\ngroups that skip blocks: 2 parents never announced, 1 events with tokens of skipped "
+                              "blocks\n") != std::string::npos);
+      CHECK(tap.output().find("left out") == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("tap without a baseline ends with 2") {
   Source source;
   source.PublishChain(1, 5);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,6 +37,7 @@ struct Wire {
   std::vector<InFrames> sent;
   SendResult send_result = SendResult::kSent;
   PeerCounts peers;
+  std::function<void()> on_receive;  // called when a message is taken
 };
 
 // A link over a Wire.
@@ -55,6 +57,7 @@ class ScriptedLink final : public FrameLink {
     if (wire_->inbox.empty()) return std::nullopt;
     InFrames frames = std::move(wire_->inbox.front());
     wire_->inbox.pop_front();
+    if (wire_->on_receive) wire_->on_receive();
     return frames;
   }
 
