@@ -2,6 +2,7 @@
 #include "engine/cli/stop_signal.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -19,11 +20,14 @@ std::atomic<bool> stop_requested{false};
 std::atomic<int> stop_event{-1};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
+constexpr std::array kStopSignals = {SIGINT, SIGTERM};
+
 extern "C" void OnStopSignal(int signal) {
   const int saved = errno;
-  stop_requested.store(true);
+  for (const int each : kStopSignals) std::signal(each, SIG_DFL);
+  // Both may have been on their way here at once.
+  if (stop_requested.exchange(true)) std::raise(signal);
   if (const int event = stop_event.load(); event >= 0) eventfd_write(event, 1);
-  std::signal(signal, SIG_DFL);
   errno = saved;
 }
 
@@ -34,8 +38,7 @@ void InstallStopSignals() {
   // Without SA_RESTART: a call that waits, such as opening a pipe that nobody writes to, ends with the signal.
   struct sigaction action {};
   action.sa_handler = OnStopSignal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int each : kStopSignals) sigaction(each, &action, nullptr);
 }
 
 bool StopRequested() noexcept { return stop_requested.load(std::memory_order_relaxed); }

@@ -5,7 +5,7 @@
 
 namespace kvwire::engine {
 
-// Makes SIGINT and SIGTERM ask for a clean end instead of killing the process; a second one kills it.
+// Makes SIGINT and SIGTERM ask for a clean end instead of killing the process; a second one, of either kind, kills it.
 void InstallStopSignals();
 
 // Whether a stop was asked for. Any thread.

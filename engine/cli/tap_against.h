@@ -29,6 +29,8 @@ struct EngineTruth {
 
 // Asks an engine for its state, on a thread of its own, one question at a time.
 // Threads: one, that of the owner. Errors: a question that was not answered is an empty answer with the reason.
+// Bounds: a question takes 10 s in all, looking up the name and connecting included; an answer has a head of 64 KiB, a
+//   body of 64 MiB and 32 levels. The destructor ends a running question at once.
 class TruthClient {
  public:
   struct Answer {
@@ -36,7 +38,7 @@ class TruthClient {
     std::string problem;
   };
 
-  // `url`: http://HOST:PORT. Errors: name the flag and what is allowed.
+  // `url`: http://HOST:PORT, an IPv6 host in brackets. Errors: name the flag and what is allowed.
   static Result<std::unique_ptr<TruthClient>> Create(const std::string& url, std::int64_t rank);
   ~TruthClient();
   TruthClient(const TruthClient&) = delete;
@@ -51,12 +53,13 @@ class TruthClient {
   std::optional<Answer> TryTake();
 
  private:
-  TruthClient(std::string host, int port, std::int64_t rank);
-  void Loop();
-  Answer Fetch(Detail detail) const;
+  class Getter;
 
-  const std::string host_;
-  const int port_;
+  TruthClient(std::unique_ptr<Getter> getter, std::int64_t rank);
+  void Loop();
+  Answer Fetch(Detail detail);
+
+  const std::unique_ptr<Getter> getter_;
   const std::int64_t rank_;
   bool asked_ = false;
 
@@ -73,6 +76,11 @@ class TruthClient {
 // The engine's digest as of number N is compared with what the stream said up to N, whichever comes first. After a
 // disagreement, and at the end, the sets themselves are compared at one number.
 //
+// Numbers of two lives of an engine say nothing about each other, and a stream does not name its life, so an answer
+// counts only if it can be of the stream's: asked for since the stream last began anew; not behind what the stream
+// said by then, for an engine never is; of the life that was compared first since. A disagreement is said once a later
+// answer shows that the engine still lives this life, when the stream has had time to tell of a restart.
+//
 // Threads: one thread.
 // Bounds: remembers the digests of the last 65,536 messages; a comparison with an older one is counted as missed.
 class AgainstEngine {
@@ -84,7 +92,7 @@ class AgainstEngine {
   struct Counts {
     std::uint64_t agreed = 0;
     std::uint64_t disagreed = 0;
-    std::uint64_t missed = 0;  // the answer was about a number that is no longer remembered
+    std::uint64_t missed = 0;  // the answer was about a number that is no longer remembered, or of another life
     std::uint64_t unanswered = 0;
     std::string problem;      // why the last one was
     bool other_life = false;  // the engine has begun anew, and the stream does not say so
@@ -94,7 +102,7 @@ class AgainstEngine {
 
   // The stream has been applied up to this number.
   void OnApplied(SequenceNumber number);
-  // What was applied is void; the engine may speak of either life until it is asked again.
+  // What was applied is void, and so is what the engine was asked until now.
   void OnRestart();
 
   // One look: asks, compares. At most one disagreement a call.
@@ -102,7 +110,9 @@ class AgainstEngine {
 
   // Asks for the whole set once more and compares it; DoWork until finished().
   void Finish();
-  bool finished() const noexcept { return finishing_ && !wants_blocks_ && !pending_ && client_->idle(); }
+  bool finished() const noexcept {
+    return finishing_ && !wants_blocks_ && !pending_ && !suspected() && proven_.empty() && client_->idle();
+  }
 
   const Counts& counts() const noexcept { return counts_; }
 
@@ -112,7 +122,20 @@ class AgainstEngine {
     std::string digest;
   };
 
-  std::optional<Disagreement> Compare();
+  // Disagreements until they are proven.
+  struct Suspicion {
+    std::uint64_t comparisons = 0;
+    bool explained = false;
+    std::vector<Disagreement> to_say;
+  };
+
+  void Take(TruthClient::Answer answer);
+  bool CanBeOfThisLife(const EngineTruth& truth);
+  void Compare();
+  void Suspect(const EngineTruth& truth, const Remembered& ours);
+  void Prove();
+  void Acquit();
+  bool suspected() const noexcept { return suspicion_.comparisons > 0; }
   std::string FirstDifference(const std::vector<std::string>& theirs) const;
 
   const std::unique_ptr<TruthClient> client_;
@@ -120,8 +143,17 @@ class AgainstEngine {
   std::deque<Remembered> remembered_;   // ascending
   std::optional<EngineTruth> pending_;  // until the stream has come as far
   MonotonicNanos next_question_ = 0;
-  std::optional<std::string> compared_life_;
-  bool heard_restart_ = false;  // since the last comparison
+
+  MonotonicNanos last_look_ = 0;
+  MonotonicNanos attended_ = 0;               // time in which the stream was looked at
+  std::optional<SequenceNumber> asked_at_;    // what was applied when the engine was asked last
+  bool question_void_ = false;                // the stream has begun anew since
+  std::optional<std::string> life_;           // the one that the stream is compared with, until it begins anew
+  MonotonicNanos life_since_ = 0;             // attended_ at the first comparison
+  std::optional<std::string> not_this_life_;  // the engine's, which the stream has not come to yet
+  Suspicion suspicion_;
+  std::deque<Disagreement> proven_;  // to be said, one a call
+
   bool wants_blocks_ = false;
   bool explained_ = false;
   bool finishing_ = false;

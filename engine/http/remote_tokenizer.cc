@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <csignal>
-#include <ctime>
 #include <utility>
 
 #include <fmt/format.h>
-#include <httplib.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/http/http_call.h"
+#include "engine/http/request_body.h"
 #include "engine/http/utf8_text.h"
 #include "kv_events/escape_text.h"
 
@@ -23,32 +22,6 @@ using std::chrono::milliseconds;
 
 constexpr std::string_view kScheme = "http://";
 constexpr milliseconds kMaxTimeout = std::chrono::hours(1);
-
-// Keeps SIGPIPE from this thread. The client looks before each write whether the server is there, which may be a moment
-// too early; then the write is to be an error, not the end of the process.
-class SigpipeGuard {
- public:
-  SigpipeGuard() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
-  }
-  ~SigpipeGuard() {
-    constexpr timespec kAtOnce{};
-    if (!was_pending_) sigtimedwait(&signals_, nullptr, &kAtOnce);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  SigpipeGuard(const SigpipeGuard&) = delete;
-  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
-
- private:
-  sigset_t signals_;
-  sigset_t before_;
-  bool was_pending_ = false;
-};
 
 Status CheckTimeout(std::string_view field, milliseconds value) {
   if (value >= milliseconds(1) && value <= kMaxTimeout) return {};
@@ -113,35 +86,25 @@ tl::unexpected<Error> RemoteTokenizer::Failure(std::string_view resource, std::s
   return MakeError(ErrorCode::kUnavailable, fmt::format("tokenizer {}{}: {}", config_.url, resource, what));
 }
 
-Result<std::string> RemoteTokenizer::Post(std::string_view resource, std::string body) const {
-  const SigpipeGuard guard;
-  const auto deadline = std::chrono::steady_clock::now() + config_.connect_timeout + config_.reply_timeout;
-  httplib::Client client(address_.host, address_.port);
-  client.set_connection_timeout(config_.connect_timeout);
-  client.set_read_timeout(config_.reply_timeout);
-  client.set_write_timeout(config_.reply_timeout);
-  client.set_tcp_nodelay(true);
-
-  std::string reply;
-  std::string_view cut;
-  httplib::Request request;
-  request.method = "POST";
-  request.path = address_.path + std::string(resource);
-  request.headers = {{"Content-Type", "application/json"}};
-  request.body = std::move(body);
-  request.content_receiver = [&](const char* data, std::size_t size, std::uint64_t, std::uint64_t) {
-    if (size > kMaxReplyBytes - reply.size()) cut = "the reply is too large";
-    if (std::chrono::steady_clock::now() > deadline) cut = "the reply takes too long";
-    if (cut.empty()) reply.append(data, size);
-    return cut.empty();
-  };
-  const httplib::Result result = client.send(request);
-  if (!cut.empty()) return Failure(resource, cut);
-  if (!result) return Failure(resource, fmt::format("no reply ({} failed)", httplib::to_string(result.error())));
-  if (result->status != 200) {
-    return Failure(resource, fmt::format("status {}: {}", result->status, ShortText(reply, 200)));
+Result<Json> RemoteTokenizer::Post(std::string_view resource, const Json& request) const {
+  HttpCall call;
+  call.host = address_.host;
+  call.port = address_.port;
+  call.path = address_.path + std::string(resource);
+  call.body = request.dump();
+  call.connect_timeout = config_.connect_timeout;
+  call.reply_timeout = config_.reply_timeout;
+  call.max_reply_bytes = kMaxBodyBytes;
+  const auto reply = Call(call);
+  if (!reply) return Failure(resource, reply.error());
+  if (reply->status != 200) {
+    return Failure(resource, fmt::format("status {}: {}", reply->status, ShortText(reply->body, 200)));
   }
-  return reply;
+  auto json = ParseBody(reply->body);
+  if (!json) {
+    return Failure(resource, fmt::format("the reply is {}: {}", ShortText(reply->body, 200), json.error().message));
+  }
+  return *std::move(json);
 }
 
 Result<std::vector<TokenId>> RemoteTokenizer::Encode(std::string_view text) const {
@@ -151,16 +114,14 @@ Result<std::vector<TokenId>> RemoteTokenizer::Encode(std::string_view text) cons
   }
   Json request = {{"prompt", text}, {"add_special_tokens", true}};
   if (!config_.model.empty()) request["model"] = config_.model;
-  const Result<std::string> body = Post("/tokenize", request.dump());
-  if (!body) return tl::unexpected<Error>(body.error());
-  const Json reply = Json::parse(*body, nullptr, false);
+  const Result<Json> reply = Post("/tokenize", request);
+  if (!reply) return tl::unexpected<Error>(reply.error());
   const auto invalid = [&] {
     return Failure("/tokenize", fmt::format("the reply is {}, expected {{\"tokens\": [token ids from 0 to {}]}}",
-                                            ShortText(*body, 200), kMaxTokenId));
+                                            ShortText(reply->dump(), 200), kMaxTokenId));
   };
-  if (!reply.is_object()) return invalid();
-  const auto found = reply.find("tokens");
-  if (found == reply.end() || !found->is_array()) return invalid();
+  const auto found = reply->find("tokens");
+  if (found == reply->end() || !found->is_array()) return invalid();
   std::vector<TokenId> tokens;
   tokens.reserve(found->size());
   for (const Json& token : *found) {
@@ -173,13 +134,14 @@ Result<std::vector<TokenId>> RemoteTokenizer::Encode(std::string_view text) cons
 Result<std::string> RemoteTokenizer::Decode(std::span<const TokenId> tokens) const {
   Json request = {{"tokens", tokens}};
   if (!config_.model.empty()) request["model"] = config_.model;
-  const Result<std::string> body = Post("/detokenize", request.dump());
-  if (!body) return tl::unexpected<Error>(body.error());
-  const Json reply = Json::parse(*body, nullptr, false);
-  if (!reply.is_object() || !reply.contains("prompt") || !reply["prompt"].is_string()) {
-    return Failure("/detokenize", fmt::format("the reply is {}, expected {{\"prompt\": text}}", ShortText(*body, 200)));
+  const Result<Json> reply = Post("/detokenize", request);
+  if (!reply) return tl::unexpected<Error>(reply.error());
+  const auto found = reply->find("prompt");
+  if (found == reply->end() || !found->is_string()) {
+    return Failure("/detokenize",
+                   fmt::format("the reply is {}, expected {{\"prompt\": text}}", ShortText(reply->dump(), 200)));
   }
-  return reply["prompt"].get<std::string>();
+  return found->get<std::string>();
 }
 
 }  // namespace kvwire::engine

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "engine/http/tokenizer.h"
 
 namespace kvwire::engine {
@@ -17,19 +19,18 @@ struct RemoteTokenizerConfig {
   std::string url;      // "http://host[:port][/path]"; "[...]" around an IPv6 address. Nothing is encrypted
   std::string model{};  // sent along when not empty
   std::chrono::milliseconds connect_timeout{2000};
-  std::chrono::milliseconds reply_timeout{30000};  // silence of the server; also all of a reply's body
+  std::chrono::milliseconds reply_timeout{30000};  // from the connection to the end of the reply
 };
 
 // Asks a server that speaks vLLM's tokenizer protocol: POST <url>/tokenize {"model","prompt","add_special_tokens":true}
 // is answered with {"tokens":[...]}, POST <url>/detokenize {"model","tokens"} with {"prompt":"..."}.
 //
-// Threads: any. Each call has a connection of its own.
+// Threads: any. Each call has a connection of its own, and ends soon after CallerScope::Gone.
 // Errors: kUnavailable names the address and what went wrong there, with the status if there was one.
-// Bounds: a reply is read up to kMaxReplyBytes. Looking up the host's name takes what the resolver takes.
+// Bounds: a reply has those of a request's body (ParseBody), its head those of Call. Looking up the host's name takes
+// what the resolver takes.
 class RemoteTokenizer final : public Tokenizer {
  public:
-  static constexpr std::size_t kMaxReplyBytes = std::size_t{1} << 28;
-
   // Asks nobody yet.
   // Errors: kInvalidArgument names the field, its value and what is allowed.
   static Result<std::unique_ptr<RemoteTokenizer>> Create(RemoteTokenizerConfig config);
@@ -51,8 +52,8 @@ class RemoteTokenizer final : public Tokenizer {
 
   static Result<Address> ParseUrl(std::string_view url);
 
-  // The body of the reply to a request that was answered with status 200.
-  Result<std::string> Post(std::string_view resource, std::string body) const;
+  // The object that the reply is, to a request that was answered with status 200.
+  Result<nlohmann::json> Post(std::string_view resource, const nlohmann::json& request) const;
   tl::unexpected<Error> Failure(std::string_view resource, std::string_view what) const;
 
   const RemoteTokenizerConfig config_;

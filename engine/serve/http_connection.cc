@@ -25,22 +25,33 @@ short Poll(int socket, short events, std::chrono::milliseconds time) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(int socket, std::chrono::milliseconds patience)
-    : socket_(socket), patience_(patience), buffer_(kBufferBytes) {}
+HttpConnection::HttpConnection(int socket, Times times) : socket_(socket), times_(times), buffer_(kBufferBytes) {}
 
 HttpConnection::~HttpConnection() { ::close(socket_); }
 
 bool HttpConnection::AwaitRequest(std::chrono::milliseconds time, const std::function<bool()>& give_up) {
   constexpr std::chrono::milliseconds kSlice(50);
   const Clock::time_point deadline = Clock::now() + time;
-  // What came before the time was up is a request.
-  while (begin_ == end_ && !Fill(std::min(deadline, Clock::now() + kSlice))) {
-    if (PeerGone() || give_up() || Clock::now() >= deadline) return false;
+  while (!SkipEmptyLines() && !(Fill(std::min(deadline, Clock::now() + kSlice)) && SkipEmptyLines())) {
+    const bool waits_on = !PeerGone() && !give_up() && Clock::now() < deadline;
+    // What came before the decision is a request.
+    if (!waits_on && !(Fill(Clock::now()) && SkipEmptyLines())) return false;
   }
   taken_ = 0;
   limit_ = kMaxHeadBytes;
-  request_end_ = Clock::now() + kMaxRequestTime;
+  begun_ = Clock::now();
+  request_end_ = begun_ + times_.head;
   return true;
+}
+
+void HttpConnection::OnHeadRead() {
+  limit_ = kMaxRequestBytes;
+  request_end_ = begun_ + kMaxRequestTime;
+}
+
+bool HttpConnection::SkipEmptyLines() {
+  while (begin_ < end_ && (buffer_[begin_] == '\r' || buffer_[begin_] == '\n')) ++begin_;
+  return begin_ < end_;
 }
 
 bool HttpConnection::PeerGone() const {
@@ -79,9 +90,19 @@ bool HttpConnection::Fill(Clock::time_point deadline) {
 }
 
 ssize_t HttpConnection::Read(char* data, std::size_t size) {
-  if (begin_ == end_ && !Fill(std::min(request_end_, Clock::now() + patience_))) return -1;
+  if (begin_ == end_) {
+    const Clock::time_point now = Clock::now();
+    const Clock::time_point deadline = std::min(request_end_, now + times_.patience);
+    if (now >= request_end_ || !Fill(deadline)) {
+      end_reason_ = Clock::now() >= deadline ? End::kTime : End::kClosed;
+      return -1;
+    }
+  }
   const std::size_t count = std::min({size, end_ - begin_, limit_ - std::min(limit_, taken_)});
-  if (count == 0) return -1;
+  if (count == 0) {
+    end_reason_ = End::kBytes;
+    return -1;
+  }
   std::memcpy(data, buffer_.data() + begin_, count);
   begin_ += count;
   taken_ += count;
@@ -94,7 +115,7 @@ ssize_t HttpConnection::Write(const char* data, std::size_t size) {
     if (sent > 0) {
       written += static_cast<std::size_t>(sent);
     } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      if (Poll(socket_, POLLOUT, patience_) == 0) return -1;
+      if (Poll(socket_, POLLOUT, times_.patience) == 0) return -1;
     } else if (sent == 0 || errno != EINTR) {
       return -1;
     }

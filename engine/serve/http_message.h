@@ -15,14 +15,15 @@ namespace kvwire::engine {
 
 // A request as it came in, complete.
 struct HttpRequest {
-  // By name in lower case; of a name that came several times, the first value.
+  // By name.
   using Fields = std::map<std::string, std::string, std::less<>>;
 
   std::string method;
   std::string path;  // without the query
   std::string body;
-  Fields headers;
-  Fields query;  // names as they came
+  Fields headers;  // names in lower case, values as they came; of a name that came several times, the values that
+                   // differ, joined by ", "
+  Fields query;    // decoded; of a name that came several times, the first value
 
   // Nothing when it was not given.
   std::optional<std::string> Header(std::string_view name_in_lower_case) const;

@@ -2,14 +2,15 @@
 #include "engine/serve/http_server.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <exception>
 #include <limits>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -23,8 +24,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "engine/http/caller_scope.h"
 #include "engine/http/request_body.h"
 #include "engine/serve/http_connection.h"
+#include "engine/serve/http_incoming.h"
 #include "engine/serve/worker_pool.h"
 #include "kv_events/escape_text.h"
 
@@ -38,18 +41,25 @@ constexpr socket_t kNoSocket = -1;
 // What is known of the request that this thread is answering.
 struct Exchange {
   HttpConnection* connection = nullptr;
+  IncomingRequest* request = nullptr;
   bool close = false;  // the connection cannot be used again
 };
 thread_local Exchange* exchange = nullptr;
 
-// A connection as httplib reads and writes it.
-class ConnectionStream final : public httplib::Stream {
+// One request as httplib reads it, up to the end of its body and no further, and its connection to write to.
+class RequestStream final : public httplib::Stream {
  public:
-  explicit ConnectionStream(HttpConnection* connection) : connection_(connection) {}
+  RequestStream(HttpConnection* connection, IncomingRequest* request)
+      : connection_(connection), request_(request), head_(request->HeadForParser()) {}
 
   bool is_readable() const override { return connection_->HasInput(); }
   bool is_writable() const override { return !connection_->PeerGone(); }
-  ssize_t read(char* data, std::size_t size) override { return connection_->Read(data, size); }
+  ssize_t read(char* data, std::size_t size) override {
+    if (head_read_ == head_.size()) return request_->ReadBody(data, size);
+    const std::size_t count = head_.copy(data, size, head_read_);
+    head_read_ += count;
+    return static_cast<ssize_t>(count);
+  }
   ssize_t write(const char* data, std::size_t size) override { return connection_->Write(data, size); }
   // Nobody asks for addresses.
   void get_remote_ip_and_port(std::string& ip, int& port) const override {
@@ -62,6 +72,9 @@ class ConnectionStream final : public httplib::Stream {
 
  private:
   HttpConnection* const connection_;
+  IncomingRequest* const request_;
+  const std::string head_;
+  std::size_t head_read_ = 0;
 };
 
 // httplib's side of the protocol, without its sockets and threads.
@@ -71,11 +84,6 @@ class Protocol final : public httplib::Server {
   void EndStreams() { svr_sock_ = kNoSocket; }
   using httplib::Server::process_request;
 };
-
-std::string LowerCase(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
 
 std::string AddressText(const std::string& host, std::uint16_t port) {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
@@ -114,7 +122,7 @@ HttpRequest ToRequest(const httplib::Request& from, std::string body) {
   request.method = from.method;
   request.path = from.path;
   request.body = std::move(body);
-  for (const auto& [name, value] : from.headers) request.headers.emplace(LowerCase(name), value);
+  request.headers = exchange->request->Fields();
   for (const auto& [name, value] : from.params) request.query.emplace(name, value);
   return request;
 }
@@ -126,16 +134,31 @@ void ToHttplib(HttpResponse from, httplib::Response* to) {
     if (!from.body.empty()) to->set_content(from.body, from.content_type);
     return;
   }
-  to->set_chunked_content_provider(
-      from.content_type, [source = std::move(from.source)](std::size_t, httplib::DataSink& sink) {
-        const std::optional<std::string> piece = source();
-        if (!piece) {
-          sink.done();
-          return true;
-        }
-        // An empty piece would end the stream.
-        return piece->empty() ? sink.is_writable() : sink.write(piece->data(), piece->size());
-      });
+  auto provider = [source = std::move(from.source)](std::size_t, httplib::DataSink& sink) {
+    const std::optional<std::string> piece = source();
+    if (!piece) {
+      sink.done();
+      return true;
+    }
+    // An empty piece would end the stream.
+    return piece->empty() ? sink.is_writable() : sink.write(piece->data(), piece->size());
+  };
+  if (!exchange->request->is_http_1_0()) {
+    to->set_chunked_content_provider(from.content_type, std::move(provider));
+    return;
+  }
+  // Its end is that of the connection.
+  exchange->close = true;
+  to->set_content_provider(from.content_type, std::move(provider));
+}
+
+// How a body may be packed, as httplib unpacks it.
+constexpr std::array<std::string_view, 3> kPackings = {"br", "deflate", "gzip"};
+
+ApiError UnsupportedMediaType(std::string message) {
+  ApiError error = BadRequest(std::move(message));
+  error.status = 415;
+  return error;
 }
 
 // What httplib refuses by itself it gives a status only.
@@ -236,7 +259,7 @@ void HttpServer::Impl::SetUpProtocol() {
           return;
         }
         exchange->close = true;
-        ToHttplib(ErrorResponse(ErrorOfStatus(too_large ? 413 : 400)), &response);
+        ToHttplib(ErrorResponse(too_large ? ErrorOfStatus(413) : exchange->request->BodyFault()), &response);
       });
   protocol_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
     if (!response.body.empty()) return;
@@ -256,10 +279,14 @@ void HttpServer::Impl::SetUpProtocol() {
 }
 
 std::optional<HttpResponse> HttpServer::Impl::Route(const httplib::Request& request) const {
-  const bool has_body = request.has_header("Transfer-Encoding") || request.get_header_value("Content-Length") != "0";
+  const IncomingRequest& incoming = *exchange->request;
+  if (incoming.fault()) {
+    exchange->close = true;
+    return ErrorResponse(*incoming.fault());
+  }
   // A refusal leaves the body unread.
   const auto refuse = [&](const ApiError& error) {
-    if (has_body) exchange->close = true;
+    if (incoming.has_body()) exchange->close = true;
     return ErrorResponse(error);
   };
   const auto route = routes_.find(request.path);
@@ -273,14 +300,14 @@ std::optional<HttpResponse> HttpServer::Impl::Route(const httplib::Request& requ
     response.headers.emplace_back("Allow", allowed);
     return response;
   }
-  const std::string length = request.get_header_value("Content-Length");
-  if (request.get_header_value_count("Content-Length") > 1 || length.empty() ||
-      !std::all_of(length.begin(), length.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) {
-    return refuse(BadRequest(fmt::format("Content-Length: \"{}\" is no number of bytes", ShortText(length))));
+  if (incoming.IsLongerThan(kMaxBodyBytes)) return refuse(ErrorOfStatus(413));
+  if (method == "POST") {
+    const std::optional<std::string> packing = incoming.Packing();
+    if (!packing || std::ranges::find(kPackings, *packing) != kPackings.end()) return std::nullopt;
+    return refuse(UnsupportedMediaType(fmt::format("Content-Encoding is \"{}\", expected one of: identity, {}",
+                                                   ShortText(*packing), fmt::join(kPackings, ", "))));
   }
-  if (length.size() > 18 || std::stoull(length) > kMaxBodyBytes) return refuse(ErrorOfStatus(413));
-  if (method == "POST") return std::nullopt;
-  if (has_body) exchange->close = true;
+  if (incoming.has_body()) exchange->close = true;
   return Answer(method, ToRequest(request, {}));
 }
 
@@ -328,8 +355,7 @@ void HttpServer::Impl::Accept() {
 }
 
 void HttpServer::Impl::Serve(int socket) {
-  HttpConnection connection(socket, options_.patience);
-  ConnectionStream stream(&connection);
+  HttpConnection connection(socket, {options_.patience, options_.head_time});
   // A new connection's request may still be on its way.
   constexpr std::chrono::milliseconds kGrace(1000);
   const auto accepted = std::chrono::steady_clock::now();
@@ -337,24 +363,18 @@ void HttpServer::Impl::Serve(int socket) {
   const auto give_up = [&] {
     return draining_ || (pool_.has_waiting() && std::chrono::steady_clock::now() - accepted > kGrace);
   };
-  const auto set_up = [&connection](httplib::Request& request) {
-    connection.OnHeadRead();
-    // Responses are neither cut into ranges nor compressed, and a stream must not wait for a compressor.
-    request.ranges.clear();
-    request.headers.erase("Accept-Encoding");
-    // Bodies are JSON, whatever their type says; httplib would take a form apart.
-    request.headers.erase("Content-Type");
-    // Without a length there is no body; httplib would read to the end of the connection.
-    if (!request.has_header("Content-Length")) request.set_header("Content-Length", "0");
-  };
+  const CallerScope caller([&] { return stopping_ || connection.PeerGone(); });
   while (connection.AwaitRequest(time, give_up)) {
-    Exchange current{&connection};
-    exchange = &current;
     ++num_active_;
     bool closed = false;
     bool done = false;
+    Exchange current{&connection};
+    exchange = &current;
     try {
-      done = protocol_.process_request(stream, draining_, closed, set_up);
+      IncomingRequest request(&connection, options_.head_time);
+      current.request = &request;
+      RequestStream stream(&connection, &request);
+      done = protocol_.process_request(stream, draining_, closed, nullptr);
     } catch (const std::exception&) {
       // Of a body's source, or for lack of memory. The response has begun: only its missing end can tell.
     }

@@ -18,17 +18,18 @@ namespace kvwire::engine {
 //
 // Threads: Handle, Start, StopAccepting and Stop by the owner; handlers run on many threads at once, so what they use
 // outlives Stop.
-// Errors: what a client does wrong is answered with an OpenAI error object: 400, 404 for an unknown path, 405 for a
-// method that the path does not have, 413; 500 for an exception of a handler.
-// Bounds: max_threads connections are served; as many wait for their turn, and more are closed at once. While some
-// wait, connections that have no request are closed. A body is kMaxBodyBytes at most, unpacked; the other bounds of a
-// request are those of HttpConnection.
+// Errors: what a client does wrong is answered with an OpenAI error object: the faults of an IncomingRequest, 404 for
+// an unknown path, 405 for a method that the path does not have, 413, 415 for a body that is packed in an unknown way;
+// 500 for an exception of a handler. Bounds: max_threads connections are served; as many wait for their turn, and more
+// are closed at once. While some wait, connections that have no request are closed. A body is kMaxBodyBytes at most,
+// unpacked; the other bounds of a request are those of HttpConnection.
 class HttpServer {
  public:
   struct Options {
     std::string host = "127.0.0.1";  // name or address; empty: every interface
     std::uint16_t port = 0;          // 0: the system chooses
     std::size_t max_threads = 256;
+    std::chrono::milliseconds head_time{10000};  // from a request's first byte to the end of its line and headers
     std::chrono::milliseconds patience{30000};   // with a client that is silent within a request, or does not read
     std::chrono::milliseconds keep_alive{5000};  // between two requests
   };

@@ -153,7 +153,10 @@ Status ZmqPublisher::Start() {
 }
 
 Status ZmqPublisher::StartThread() {
-  if (signal_.fd() < 0) return MakeError(ErrorCode::kUnavailable, "cannot open an event descriptor for the publisher");
+  if (signal_.fd() < 0) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "cannot open an event descriptor for the publisher: out of file descriptors? (ulimit -n)");
+  }
   // The host's signals are not for this thread.
   sigset_t all;
   sigset_t before;

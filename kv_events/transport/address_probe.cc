@@ -13,6 +13,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -105,8 +106,10 @@ bool UnixSocketAnswers(std::string_view path) noexcept {
   std::copy(path.begin(), path.end(), address.sun_path);
   const Descriptor probe(AF_UNIX, SOCK_STREAM);
   if (probe.fd() < 0) return false;
-  // A listener that is too busy to answer says EAGAIN.
-  return connect(probe.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN;
+  if (connect(probe.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return true;
+  // A listener that is too busy, a socket of another kind, or one that is not ours to ask.
+  struct stat found {};
+  return errno == EAGAIN || errno == EPROTOTYPE || (errno == EACCES && lstat(address.sun_path, &found) == 0);
 }
 
 bool WaitUntilFree(const Endpoint& endpoint, std::chrono::milliseconds patience) noexcept {

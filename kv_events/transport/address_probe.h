@@ -11,7 +11,7 @@ namespace kvwire {
 
 // What the operating system says about an address, where libzmq does not say it.
 
-// Whether somebody listens on the Unix socket at this path. libzmq would take its address away silently.
+// Whether somebody has the Unix socket at this path, or may have it. libzmq would take its address away silently.
 bool UnixSocketAnswers(std::string_view path) noexcept;
 
 // Waits until the address of a socket that is being closed can be bound again: libzmq closes in the background. False

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 namespace kvwire {
@@ -21,10 +22,15 @@ class ZmqContext {
 
   void* handle() const noexcept { return handle_; }
 
+  // Whether its threads run: the first socket starts them. Set by whoever opens one.
+  bool running() const noexcept { return running_.load(std::memory_order_relaxed); }
+  void SetRunning() noexcept { running_.store(true, std::memory_order_relaxed); }
+
  private:
   explicit ZmqContext(void* handle) : handle_(handle) {}
 
   void* const handle_;
+  std::atomic<bool> running_{false};
 };
 
 }  // namespace kvwire

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <zmq.h>
 #include <zmq.hpp>
@@ -68,6 +69,33 @@ tl::unexpected<Error> Explain(std::string_view act, LinkKind kind, const std::st
   if (reason == EADDRINUSE) code = ErrorCode::kAddressInUse;
   if (reason == EINVAL) code = ErrorCode::kInvalidArgument;
   return MakeError(code, fmt::format("cannot {} the {} {}: {}", act, SocketName(kind), endpoint, zmq_strerror(reason)));
+}
+
+// How many descriptors libzmq opens for a link at once; without them it ends the process.
+int DescriptorsFor(const ZmqContext& context, const LinkOptions& options) noexcept {
+  constexpr int kThreads = 4;   // a mailbox and an epoll instance each, for the I/O thread and for the one that closes
+  constexpr int kSocket = 1;    // its mailbox
+  constexpr int kMonitor = 2;   // the mailboxes of both ends
+  constexpr int kListener = 1;  // or connection; before that, what looks up the address
+  return (context.running() ? 0 : kThreads) + kSocket + (options.watch_peers ? kMonitor : 0) + kListener;
+}
+
+// 0, or why so many descriptors cannot be opened.
+int TryDescriptors(int count) noexcept {
+  constexpr int kMost = 16;
+  std::array<int, kMost> opened{};
+  int reason = 0;
+  int number = 0;
+  while (number < std::min(count, kMost) && reason == 0) {
+    opened[number] = eventfd(0, EFD_CLOEXEC);
+    if (opened[number] < 0) {
+      reason = errno;
+    } else {
+      ++number;
+    }
+  }
+  while (number > 0) close(opened[--number]);
+  return reason;
 }
 
 std::string LastEndpoint(void* socket) {
@@ -181,12 +209,14 @@ class ZmqLink::Monitor {
 ZmqLink::ZmqLink(std::shared_ptr<ZmqContext> context, void* socket, LinkKind kind, const LinkOptions& options)
     : context_(std::move(context)), socket_(socket), kind_(kind), max_frames_(options.max_frames) {}
 
+// The file goes first, while it is certainly ours; who is connected keeps the connection.
 // Closing a socket frees its address some time later, on a thread of libzmq; a successor must not find it taken.
 // Unbinding first would be of no use for tcp and ipc: it cuts off peers that still have messages to take.
 ZmqLink::~ZmqLink() {
   monitor_.reset();
   const bool inproc = endpoint_.starts_with("inproc://");
   if (bound_ && inproc) zmq_unbind(socket_, endpoint_.c_str());
+  if (file_) file_->Remove();
   zmq_close(socket_);
   if (!bound_ || inproc) return;
   if (const Result<Endpoint> endpoint = Endpoint::Parse(endpoint_, "endpoint")) WaitUntilFree(*endpoint, kReleaseTime);
@@ -221,8 +251,20 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
 
 Result<std::unique_ptr<ZmqLink>> ZmqLink::Open(std::shared_ptr<ZmqContext> context, LinkKind kind,
                                                const Endpoint& endpoint, const LinkOptions& options) {
+  const int descriptors = DescriptorsFor(*context, options);
+  const int shortage = TryDescriptors(descriptors);
+  if (shortage == EMFILE) {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return MakeError(ErrorCode::kUnavailable,
+                     fmt::format("cannot open the {} {}: it takes {} file descriptors, and the limit of {} (ulimit -n) "
+                                 "leaves fewer",
+                                 SocketName(kind), endpoint.ToString(), descriptors, limit.rlim_cur));
+  }
+  if (shortage != 0) return Explain("open", kind, endpoint.ToString(), shortage);
   void* socket = context->handle() == nullptr ? nullptr : zmq_socket(context->handle(), SocketType(kind));
   if (socket == nullptr) return Explain("open", kind, endpoint.ToString(), zmq_errno());
+  context->SetRunning();
   std::unique_ptr<ZmqLink> link(new ZmqLink(std::move(context), socket, kind, options));
   if (!link->Configure(endpoint, options)) return Explain("configure", kind, endpoint.ToString(), zmq_errno());
   if (options.watch_peers) link->monitor_ = std::make_unique<Monitor>(*link->context_, socket);
@@ -234,16 +276,22 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Bind(std::shared_ptr<ZmqContext> conte
   Result<std::unique_ptr<ZmqLink>> link = Open(std::move(context), kind, endpoint, options);
   if (!link) return link;
   const std::string address = endpoint.ToString();
-  // libzmq removes the file of an ipc address before it binds, whoever listens there.
-  if (endpoint.scheme == Endpoint::Scheme::kIpc && UnixSocketAnswers(endpoint.path)) {
-    return Explain("bind", kind, address, EADDRINUSE);
+  // libzmq removes what is at an ipc path before it binds, whatever it is.
+  const bool ipc = endpoint.scheme == Endpoint::Scheme::kIpc;
+  if (ipc && SocketFile::IsSomethingElse(endpoint.path)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("cannot bind the {} {}: what is at this path is no socket; allowed: a path where "
+                                 "nothing is, or a socket that nobody serves",
+                                 SocketName(kind), address));
   }
+  if (ipc && UnixSocketAnswers(endpoint.path)) return Explain("bind", kind, address, EADDRINUSE);
   if (zmq_bind((*link)->socket_, address.c_str()) != 0) {
     tl::unexpected<Error> failed = Explain("bind", kind, address, zmq_errno());
     if (failed.value().code != ErrorCode::kAddressInUse) failed.value().message += BindHint(endpoint);
     return failed;
   }
   (*link)->bound_ = true;
+  if (ipc) (*link)->file_ = SocketFile::At(endpoint.path);
   (*link)->endpoint_ = LastEndpoint((*link)->socket_);
   return link;
 }

@@ -12,6 +12,7 @@
 #include "kv_events/error.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/frame_link.h"
+#include "kv_events/transport/socket_file.h"
 #include "kv_events/transport/zmq_context.h"
 
 namespace kvwire {
@@ -36,7 +37,8 @@ struct LinkOptions {
 //
 // Threads: used by one thread at a time; may be handed over before its first use there.
 // Errors: Bind and Connect name the setting, the socket, the address and the reason; kAddressInUse if somebody holds
-//   the address.
+//   the address, kInvalidArgument if an ipc path holds something else than a socket, kUnavailable if the process has
+//   too few file descriptors left for the link: libzmq would end it.
 class ZmqLink final : public FrameLink {
  public:
   static Result<std::unique_ptr<ZmqLink>> Bind(std::shared_ptr<ZmqContext> context, LinkKind kind,
@@ -45,7 +47,7 @@ class ZmqLink final : public FrameLink {
                                                   const Endpoint& endpoint, const LinkOptions& options);
 
   // Closes at once; messages not yet taken by peers are discarded unless SetLinger was called. Waits, at most
-  // 200 ms, until a bound address can be bound again.
+  // 200 ms, until a bound address can be bound again. The file of an ipc address goes with the link that made it.
   ~ZmqLink() override;
 
   // Keeps trying to hand over what was sent for up to `linger`, in the background, when the link is destroyed.
@@ -74,6 +76,7 @@ class ZmqLink final : public FrameLink {
   const std::size_t max_frames_;
   std::string endpoint_;
   bool bound_ = false;
+  std::optional<SocketFile> file_;  // that binding made
   std::unique_ptr<Monitor> monitor_;
 };
 

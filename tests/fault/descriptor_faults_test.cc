@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -98,6 +99,30 @@ TEST_CASE("a publisher without descriptors says so once per episode, and goes on
   next = Join(bench.publisher.get(), late.get(), next);
   CHECK(Balanced(bench.publisher->stats(), next));
   CHECK(log.Count(LogLevel::kWarning, kRefusing) == episodes);
+}
+
+TEST_CASE("J4: a publisher for which descriptors are too few is refused by the limit's name, and the process goes on") {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  std::size_t refused = 0;
+  bool made = false;
+  for (rlim_t few = 1; few <= 64; ++few) {
+    CAPTURE(few);
+    rlimit low = before;
+    low.rlim_cur = few;
+    setrlimit(RLIMIT_NOFILE, &low);
+    PublisherOptions options;
+    options.context = ZmqContext::Create();
+    const auto publisher = ZmqPublisher::Create(LoopbackConfig(), options);
+    setrlimit(RLIMIT_NOFILE, &before);
+    made = publisher.has_value();
+    if (made) continue;
+    ++refused;
+    CHECK(publisher.error().code == ErrorCode::kUnavailable);
+    CHECK_MESSAGE(publisher.error().message.find("ulimit -n") != std::string::npos, publisher.error().message);
+  }
+  CHECK(refused > 0);
+  CHECK(made);
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ constexpr std::chrono::hours kLong(1);
 // A connection and its client's end.
 class Pair {
  public:
-  Pair() : ends_(Make()), connection(ends_[0], std::chrono::seconds(20)) {}
+  explicit Pair(HttpConnection::Times times = {std::chrono::seconds(20), std::chrono::seconds(20)})
+      : ends_(Make()), connection(ends_[0], times) {}
   ~Pair() { Leave(); }
 
   void Send(std::string_view text) const {
@@ -105,6 +106,39 @@ TEST_CASE("what was received with the last request is a request, whatever is ask
   REQUIRE(pair.connection.Read(first.data(), first.size()) == 5);
   CHECK(pair.connection.AwaitRequest(kLong, [] { return true; }));
   CHECK(pair.Read() == "second");
+}
+
+TEST_CASE("an empty line is no request, and one before a request is passed over") {
+  Pair pair;
+  pair.Send("\r\n\r\n");
+  int asked = 0;
+  CHECK_FALSE(pair.connection.AwaitRequest(kLong, [&] { return ++asked == 3; }));
+  CHECK(asked == 3);
+  CHECK(pair.connection.AwaitRequest(kLong, [&] {
+    pair.Send("\r\nGET");
+    return true;
+  }));
+  CHECK(pair.Read() == "GET");
+}
+
+TEST_CASE("what ended the reading is told") {
+  const auto end_of = [](HttpConnection::Times times, std::string_view sent, auto then) {
+    Pair pair(times);
+    pair.Send("G");
+    REQUIRE(pair.connection.AwaitRequest(kLong, [] { return false; }));
+    pair.Send(sent);
+    then(pair);
+    while (!pair.Read().empty()) {
+    }
+    return pair.connection.end();
+  };
+  constexpr std::chrono::milliseconds kShort(20);
+  const auto nothing = [](Pair&) {};
+  CHECK(end_of({kLong, kLong}, "x", [](Pair& pair) { pair.Leave(); }) == HttpConnection::End::kClosed);
+  CHECK(end_of({kShort, kLong}, "x", nothing) == HttpConnection::End::kTime);
+  CHECK(end_of({kLong, kShort}, "x", nothing) == HttpConnection::End::kTime);
+  CHECK(end_of({kLong, kLong}, std::string(HttpConnection::kMaxHeadBytes, 'x'), nothing) ==
+        HttpConnection::End::kBytes);
 }
 
 }  // namespace

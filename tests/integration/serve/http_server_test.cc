@@ -11,14 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <httplib.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
+#include "tests/integration/serve/raw_client.h"
 #include "tests/support/stream_support.h"
 #include "tests/support/watchdog.h"
 
@@ -28,77 +24,6 @@ namespace {
 using engine::HttpRequest;
 using engine::HttpResponse;
 using engine::HttpServer;
-
-HttpResponse Echo(const HttpRequest& request) {
-  HttpResponse response;
-  response.body = request.method + " " + request.path + " " + request.body;
-  return response;
-}
-
-std::unique_ptr<HttpServer> MustCreate(HttpServer::Options options = {}) {
-  auto server = HttpServer::Create(std::move(options));
-  REQUIRE_MESSAGE(server.has_value(), server.error().message);
-  return *std::move(server);
-}
-
-std::unique_ptr<HttpServer> EchoServer(HttpServer::Options options = {}) {
-  auto server = MustCreate(std::move(options));
-  server->Handle("GET", "/echo", Echo);
-  server->Handle("POST", "/echo", Echo);
-  REQUIRE(server->Start().has_value());
-  return server;
-}
-
-// A connection of raw bytes.
-class RawClient {
- public:
-  explicit RawClient(const HttpServer& server) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(server.port());
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  }
-  ~RawClient() { ::close(socket_); }
-  RawClient(const RawClient&) = delete;
-  RawClient& operator=(const RawClient&) = delete;
-
-  void Send(const std::string& text) {
-    CHECK(::send(socket_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
-  }
-
-  // Reads until the text is there; false if the connection ended, or nothing came for ten seconds.
-  bool WaitFor(const std::string& text) {
-    while (received_.find(text) == std::string::npos) {
-      if (!Receive()) return false;
-    }
-    return true;
-  }
-
-  // Until the server closes; false if it does not within ten seconds of silence.
-  bool WaitForEnd() {
-    while (Receive()) {
-    }
-    return ended_;
-  }
-
-  const std::string& received() const { return received_; }
-
- private:
-  bool Receive() {
-    pollfd entry{socket_, POLLIN, 0};
-    if (::poll(&entry, 1, 10000) <= 0) return false;
-    char buffer[4096];
-    const ssize_t size = ::recv(socket_, buffer, sizeof(buffer), 0);
-    ended_ = size <= 0;
-    if (size > 0) received_.append(buffer, static_cast<std::size_t>(size));
-    return !ended_;
-  }
-
-  const int socket_;
-  std::string received_;
-  bool ended_ = false;
-};
 
 TEST_CASE("B3: a second server on the same port fails at start and names the address") {
   const auto first = MustCreate();
@@ -204,6 +129,7 @@ TEST_CASE("what is wrong with a request is told as an OpenAI error object with i
       {"POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "400", "-1"},
       {"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "400", "Content-Length"},
       {"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400", "well-formed"},
+      {"POST /echo HTTP/1.1 \r\n\r\n", "400", "well-formed"},
       {"hello\r\n\r\n", "400", "well-formed"},
       {"BREW /echo HTTP/1.1\r\n\r\n", "400", "well-formed"},
   };
@@ -235,7 +161,7 @@ TEST_CASE("a head without an end is refused") {
     const std::string line = "X-" + std::to_string(i) + ": " + std::string(1000, 'x') + "\r\n";
     raw.Send(line);
   }
-  CHECK(raw.WaitFor("\"code\":400"));
+  CHECK(raw.WaitFor("\"code\":431"));
   CHECK(raw.WaitForEnd());
 }
 
@@ -268,13 +194,29 @@ TEST_CASE("connections without a request make room for those that have one") {
   for (int i = 0; i < 4; ++i) CHECK(httplib::Client("127.0.0.1", server->port()).Get("/echo"));
 }
 
+TEST_CASE("a connection that has sent a part of a request keeps its place while others wait") {
+  HttpServer::Options options;
+  options.max_threads = 2;
+  const auto server = EchoServer(options);
+  RawClient begun(*server);
+  begun.Send("POST /echo HTTP/1.1\r\nContent-Le");
+  RawClient one(*server);
+  // That it is closed shows that the rule was followed: one more waits, and the grace of a new connection is over.
+  RawClient waits(*server);
+  waits.Send("GET /echo HTTP/1.1\r\n\r\n");
+  CHECK(waits.WaitFor("GET /echo"));
+  CHECK(one.WaitForEnd());
+  begun.Send("ngth: 2\r\n\r\nok");
+  CHECK(begun.WaitFor("POST /echo ok"));
+}
+
 TEST_CASE("a client that is silent within a request is given up") {
   HttpServer::Options options;
   options.patience = std::chrono::milliseconds(50);
   const auto server = EchoServer(options);
   RawClient raw(*server);
   raw.Send("POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
-  CHECK(raw.WaitFor("HTTP/1.1 400"));
+  CHECK(raw.WaitFor("HTTP/1.1 408"));
   CHECK(raw.WaitForEnd());
 }
 

@@ -4,12 +4,59 @@
 #include <chrono>
 #include <csignal>
 #include <thread>
+#include <utility>
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace kvwire::engine {
 namespace {
+
+// In processes of their own, before this one is stopped.
+TEST_CASE("the first signal asks for an end, any second one kills") {
+  for (const auto& [first, second] :
+       {std::pair(SIGTERM, SIGTERM), {SIGINT, SIGINT}, {SIGTERM, SIGINT}, {SIGINT, SIGTERM}}) {
+    CAPTURE(first);
+    CAPTURE(second);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      alarm(30);
+      InstallStopSignals();
+      std::raise(first);
+      if (!StopRequested()) _exit(1);
+      std::raise(second);
+      _exit(2);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == second);
+  }
+}
+
+TEST_CASE("two different signals at once kill") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    alarm(30);
+    InstallStopSignals();
+    sigset_t both;
+    sigset_t before;
+    sigemptyset(&both);
+    sigaddset(&both, SIGINT);
+    sigaddset(&both, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &both, &before);
+    std::raise(SIGINT);
+    std::raise(SIGTERM);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    _exit(2);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+}
 
 // One case: a stop cannot be taken back. A sleep that does not end is killed by the alarm.
 TEST_CASE("a sleep takes its time, and a stop ends it and every later one") {

@@ -2,6 +2,7 @@
 #include "engine/http/remote_tokenizer.h"
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,8 +12,12 @@
 
 #include <doctest/doctest.h>
 #include <httplib.h>
+#include <netinet/in.h>
 #include <nlohmann/json.hpp>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include "engine/http/caller_scope.h"
 #include "engine/http/text_stream.h"
 #include "tests/support/watchdog.h"
 
@@ -45,6 +50,40 @@ class Server {
 
  private:
   httplib::Server server_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+// Serves one connection with raw bytes.
+class RawServer {
+ public:
+  explicit RawServer(std::function<void(int socket)> serve)
+      : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    REQUIRE(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), size) == 0);
+    REQUIRE(::listen(listener_, 1) == 0);
+    REQUIRE(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, serve = std::move(serve)] {
+      const int client = ::accept(listener_, nullptr, nullptr);
+      serve(client);
+      ::close(client);
+    });
+  }
+  ~RawServer() {
+    thread_.join();
+    ::close(listener_);
+  }
+  RawServer(const RawServer&) = delete;
+  RawServer& operator=(const RawServer&) = delete;
+
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  const int listener_;
   int port_ = 0;
   std::thread thread_;
 };
@@ -129,9 +168,11 @@ TEST_CASE("what a server answers instead is told with address and status") {
   CHECK(EncodeError(503, "go\naway") == "status 503: go\\x0aaway");
   CHECK(EncodeError(404, "") == "status 404: ");
   CHECK(EncodeError(302, "") == "status 302: ");
+  CHECK(EncodeError(200, "hello") == "the reply is hello: the body is no JSON at byte 1, after \"h\"");
+  CHECK(EncodeError(200, "[]") == "the reply is []: the body is \"[]\", expected a JSON object");
   const std::string expected = ", expected {\"tokens\": [token ids from 0 to 2147483647]}";
-  for (const char* reply : {"hello", "[]", "{}", R"({"tokens": 5})", R"({"tokens": [-1]})", R"({"tokens": [1.5]})",
-                            R"({"tokens": [2147483648]})", R"({"tokens": ["a"]})"}) {
+  for (const char* reply : {"{}", R"({"tokens":5})", R"({"tokens":[-1]})", R"({"tokens":[1.5]})",
+                            R"({"tokens":[2147483648]})", R"({"tokens":["a"]})"}) {
     CHECK(EncodeError(200, reply) == std::string("the reply is ") + reply + expected);
   }
 }
@@ -142,7 +183,7 @@ TEST_CASE("a wrong reply to detokenize is told with the address") {
     response.set_content(R"({"prompt": 5})", "application/json");
   });
   CHECK(Connect(server.url())->Decode(Tokens{1}).error().message ==
-        "tokenizer " + server.url() + R"(/detokenize: the reply is {"prompt": 5}, expected {"prompt": text})");
+        "tokenizer " + server.url() + R"(/detokenize: the reply is {"prompt":5}, expected {"prompt": text})");
 }
 
 TEST_CASE("nobody at the address is told with it") {
@@ -155,7 +196,7 @@ TEST_CASE("nobody at the address is told with it") {
   const auto tokens = Connect(url)->Encode("x");
   REQUIRE_FALSE(tokens.has_value());
   CHECK(tokens.error().code == ErrorCode::kUnavailable);
-  CHECK(tokens.error().message == "tokenizer " + url + "/tokenize: no reply (Connection failed)");
+  CHECK(tokens.error().message == "tokenizer " + url + "/tokenize: cannot connect: Connection refused");
 }
 
 TEST_CASE("a server that never answers is given up") {
@@ -168,7 +209,7 @@ TEST_CASE("a server that never answers is given up") {
   const auto tokens = tokenizer.value()->Encode("x");
   over = true;
   REQUIRE_FALSE(tokens.has_value());
-  CHECK(tokens.error().message == "tokenizer " + server.url() + "/tokenize: no reply (Read failed)");
+  CHECK(tokens.error().message == "tokenizer " + server.url() + "/tokenize: no reply: the time is over");
 }
 
 TEST_CASE("a reply that trickles in forever is given up") {
@@ -182,7 +223,8 @@ TEST_CASE("a reply that trickles in forever is given up") {
                                                   .reply_timeout = std::chrono::milliseconds(80)});
   const auto tokens = tokenizer.value()->Encode("x");
   REQUIRE_FALSE(tokens.has_value());
-  CHECK(tokens.error().message == "tokenizer " + server.url() + "/tokenize: the reply takes too long");
+  CHECK(tokens.error().message ==
+        "tokenizer " + server.url() + "/tokenize: status 200, and the reply's body cannot be read: the time is over");
 }
 
 TEST_CASE("many threads may ask at once") {
@@ -206,26 +248,162 @@ TEST_CASE("many threads may ask at once") {
 
 TEST_CASE("a server that hangs up in the middle of a request is told with the address") {
   const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
-  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  REQUIRE(::bind(listener, reinterpret_cast<const sockaddr*>(&address), size) == 0);
-  REQUIRE(::listen(listener, 1) == 0);
-  REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  std::thread server([listener] {
-    const int client = ::accept(listener, nullptr, nullptr);
+  const RawServer server([](int client) {
     char some = 0;
     CHECK(::recv(client, &some, 1, 0) == 1);
-    ::close(client);
   });
-  const std::string url = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  const auto tokens = Connect(url)->Encode(std::string(8 << 20, 'x'));
-  server.join();
-  ::close(listener);
+  const auto tokens = Connect(server.url())->Encode(std::string(8 << 20, 'x'));
   REQUIRE_FALSE(tokens.has_value());
-  CHECK(tokens.error().message.starts_with("tokenizer " + url + "/tokenize: no reply ("));
+  CHECK(tokens.error().message.starts_with("tokenizer " + server.url() + "/tokenize: cannot send the request: "));
+}
+
+// Writes the text again and again until the client closes.
+void SendForever(int client, const std::string& text, std::chrono::milliseconds pause) {
+  while (::send(client, text.data(), text.size(), MSG_NOSIGNAL) > 0) std::this_thread::sleep_for(pause);
+}
+
+// Waits until the client closes, and reads what it sends.
+void Drain(int client) {
+  char some[4096];
+  while (::recv(client, some, sizeof(some), 0) > 0) {
+  }
+}
+
+TEST_CASE("all of an exchange has one time, however slowly the server answers") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  const std::string head = "HTTP/1.1 200 OK\r\n";
+  const std::pair<std::string, std::string> answers[] = {
+      {"", "x"},                                       // its first line
+      {head, "X: y\r\n"},                              // its fields, line by line
+      {head + "X: ", "y"},                             // byte by byte
+      {"", "HTTP/1.1 100 Continue\r\n\r\n"},           // never the final one
+      {head + "Content-Length: 100000\r\n\r\n", " "},  // its body
+      {head + "Transfer-Encoding: chunked\r\n\r\n", "1\r\n \r\n"},
+      {head + "Transfer-Encoding: chunked\r\n\r\n", "0"},
+  };
+  for (const auto& [begin, rest] : answers) {
+    CAPTURE(begin);
+    CAPTURE(rest);
+    const RawServer server([&](int client) {
+      CHECK(::send(client, begin.data(), begin.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(begin.size()));
+      SendForever(client, rest, std::chrono::milliseconds(5));
+    });
+    const auto tokenizer =
+        RemoteTokenizer::Create({.url = server.url(), .reply_timeout = std::chrono::milliseconds(100)});
+    const auto tokens = tokenizer.value()->Encode("x");
+    REQUIRE_FALSE(tokens.has_value());
+    CHECK(tokens.error().code == ErrorCode::kUnavailable);
+    CHECK(tokens.error().message.ends_with("the time is over"));
+  }
+}
+
+TEST_CASE("an exchange ends soon after its caller is gone, whatever the server does") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  const std::function<void(int)> servers[] = {
+      Drain,                                                                                 // silent
+      [](int client) { SendForever(client, "x", std::chrono::milliseconds(1)); },            // never silent
+      [](int client) { SendForever(client, "HTTP/1.1 1", std::chrono::milliseconds(10)); },  // slow
+  };
+  for (const auto& serve : servers) {
+    std::atomic<bool> gone = false;
+    const RawServer server([&](int client) {
+      gone = true;
+      serve(client);
+    });
+    const CallerScope scope([&] { return gone.load(); });
+    const auto tokenizer = RemoteTokenizer::Create({.url = server.url(), .reply_timeout = std::chrono::hours(1)});
+    const auto tokens = tokenizer.value()->Encode("x");
+    REQUIRE_FALSE(tokens.has_value());
+    CHECK(tokens.error().message.ends_with("nobody waits for it any more"));
+  }
+}
+
+TEST_CASE("a reply is read up to a bound: its head, its depth, its values and its bytes") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(60));
+  const std::string head = "HTTP/1.1 200 OK\r\n";
+  struct Case {
+    std::string begin;
+    std::string rest;  // again and again
+    std::string message;
+  };
+  std::string many = R"({"tokens":[1)";
+  for (int i = 0; i < (1 << 22); ++i) many += ",1";
+  const Case cases[] = {
+      {head, "X: " + std::string(1000, 'y') + "\r\n", "larger than 65536 bytes"},
+      {head + "X: ", std::string(1000, 'y'), "larger than 65536 bytes"},
+      {head + "\r\n", std::string(100000, ' '), "larger than 33554432 bytes"},
+      {head + "Content-Length: 99999999999999999999\r\n\r\n", std::string(100000, ' '), "larger than 33554432 bytes"},
+      {head + "Transfer-Encoding: chunked\r\n\r\n", "2;" + std::string(4000, 'x') + "\r\n  \r\n",
+       "larger than 67108864 bytes"},
+      {head + "Content-Length: 20000000\r\n\r\n" + std::string(20000000, '['), "", "deeper than 32"},
+      {head + "Content-Length: 20000011\r\n\r\n{\"tokens\":" + std::string(20000000, '[') + "]", "", "deeper than 32"},
+      {head + "\r\n" + many + "]}", "", "more than 4194304 values"},
+  };
+  for (const Case& large : cases) {
+    CAPTURE(large.message);
+    const RawServer server([&](int client) {
+      std::thread reading([client] { Drain(client); });
+      if (::send(client, large.begin.data(), large.begin.size(), MSG_NOSIGNAL) > 0 && !large.rest.empty()) {
+        SendForever(client, large.rest, std::chrono::milliseconds(0));
+      }
+      ::shutdown(client, SHUT_RDWR);
+      reading.join();
+    });
+    const auto tokens = Connect(server.url())->Encode("x");
+    REQUIRE_FALSE(tokens.has_value());
+    CHECK(tokens.error().code == ErrorCode::kUnavailable);
+    CAPTURE(tokens.error().message);
+    CHECK(tokens.error().message.find(large.message) != std::string::npos);
+    CHECK(tokens.error().message.size() < 1000);
+  }
+}
+
+TEST_CASE("a reply that is no HTTP, or whose length is not certain, is told with what is wrong") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  const std::string ok = "HTTP/1.1 200 OK\r\n";
+  const std::string body = R"({"tokens":[1]})";
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "the server closed the connection"},
+      {"SSH-2.0-x\r\n\r\n", "SSH-2.0-x"},
+      {"HTTP/2 200\r\n\r\n", "HTTP/2 200"},
+      {"HTTP/1.1 2000 OK\r\n\r\n", "2000"},
+      {std::string("\x16\x03\x01", 3), "0x16"},
+      {ok + "no colon\r\n\r\n", "no colon"},
+      {ok + "Content-Length: -5\r\n\r\n" + body, "-5"},
+      {ok + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + body, "chunked"},
+      {ok + "Transfer-Encoding: gzip\r\n\r\n" + body, "gzip"},
+      {ok + "Content-Encoding: gzip\r\n\r\n" + body, "gzip"},
+      {ok + "Content-Length: 100\r\n\r\n" + body, "ends too early"},
+      {ok + "Transfer-Encoding: chunked\r\n\r\n" + body, "is broken"},
+      {ok + "Content-Length: 15\r\n\r\n{\"tokens\":[1]}\xff", "UTF-8"},
+      {"HTTP/1.1 204 No Content\r\n\r\n", "status 204"},
+  };
+  for (const auto& [answer, message] : cases) {
+    CAPTURE(answer);
+    const RawServer server([&answer = answer](int client) {
+      if (!answer.empty()) CHECK(::send(client, answer.data(), answer.size(), MSG_NOSIGNAL) > 0);
+      ::shutdown(client, SHUT_WR);
+      Drain(client);
+    });
+    const auto tokens = Connect(server.url())->Encode("x");
+    REQUIRE_FALSE(tokens.has_value());
+    CHECK(tokens.error().code == ErrorCode::kUnavailable);
+    CAPTURE(tokens.error().message);
+    CHECK(tokens.error().message.find(message) != std::string::npos);
+  }
+  // Replies before the final one, no length, chunks.
+  for (const std::string& answer :
+       {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok + "\r\n" + body,
+        "HTTP/1.0 200\r\n\r\n" + body,
+        ok + "transfer-encoding: Chunked\r\n\r\n1\r\n{\r\nd;x=y\r\n\"tokens\":[1]}\r\n0\r\nX: y\r\n\r\n"}) {
+    CAPTURE(answer);
+    const RawServer server([&](int client) {
+      CHECK(::send(client, answer.data(), answer.size(), MSG_NOSIGNAL) > 0);
+      ::shutdown(client, SHUT_WR);
+      Drain(client);
+    });
+    CHECK(Connect(server.url())->Encode("x").value() == Tokens{1});
+  }
 }
 
 TEST_CASE("text that is no UTF-8 is refused before anybody is asked") {

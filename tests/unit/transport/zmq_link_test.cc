@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -12,7 +14,10 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "tests/support/own_loopback.h"
@@ -83,14 +88,16 @@ SendResult Send(ZmqLink* link, const InFrames& frames) {
   return link->TrySend(out);
 }
 
-// A path of this process for an ipc address; libzmq leaves the file behind.
-class SocketFile {
+// A path of this process for an ipc address.
+class OwnPath {
  public:
-  explicit SocketFile(const std::string& name) : path_("/tmp/kvwire-test-" + name + std::to_string(getpid())) {}
-  SocketFile(const SocketFile&) = delete;
-  SocketFile& operator=(const SocketFile&) = delete;
-  ~SocketFile() { std::filesystem::remove(path_); }
+  explicit OwnPath(const std::string& name) : path_("/tmp/kvwire-test-" + name + std::to_string(getpid())) {}
+  OwnPath(const OwnPath&) = delete;
+  OwnPath& operator=(const OwnPath&) = delete;
+  ~OwnPath() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
   std::string address() const { return "ipc://" + path_; }
+  bool Exists() const { return std::filesystem::exists(std::filesystem::symlink_status(path_)); }
 
  private:
   const std::string path_;
@@ -269,7 +276,7 @@ TEST_CASE("B3: a taken address is refused with socket, address and reason, and i
 
 TEST_CASE("B3: a path or name that somebody holds is refused too") {
   const auto context = ZmqContext::Create();
-  const SocketFile file("held");
+  const OwnPath file("held");
   for (const std::string& text : {file.address(), std::string("inproc://held")}) {
     CAPTURE(text);
     auto holder = MustBind(context, LinkKind::kPub, text);
@@ -278,6 +285,133 @@ TEST_CASE("B3: a path or name that somebody holds is refused too") {
     CHECK(second.error().code == ErrorCode::kAddressInUse);
     holder.reset();
     CHECK(Eventually([&] { return Bind(context, LinkKind::kPub, text).has_value(); }));
+  }
+}
+
+// A Unix socket without ZeroMQ; the file stays when it ends.
+class PlainSocket {
+ public:
+  PlainSocket(const std::string& path, int type) : fd_(socket(AF_UNIX, type, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    REQUIRE(bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  }
+  PlainSocket(const PlainSocket&) = delete;
+  PlainSocket& operator=(const PlainSocket&) = delete;
+  ~PlainSocket() { close(fd_); }
+
+ private:
+  const int fd_;
+};
+
+TEST_CASE("B3: an ipc path that holds something else than a socket is refused by name, and stays as it is") {
+  const auto context = ZmqContext::Create();
+  const OwnPath file("notes");
+  SUBCASE("a file") { std::ofstream(file.path()) << "notes"; }
+  SUBCASE("a directory") { std::filesystem::create_directory(file.path()); }
+  SUBCASE("a pipe") { REQUIRE(mkfifo(file.path().c_str(), 0600) == 0); }
+  SUBCASE("a link") { std::filesystem::create_symlink("nowhere", file.path()); }
+  const auto before = std::filesystem::symlink_status(file.path()).type();
+  const LinkResult link = Bind(context, LinkKind::kPub, file.address());
+  REQUIRE_FALSE(link);
+  CHECK(link.error().code == ErrorCode::kInvalidArgument);
+  for (const std::string& part :
+       {std::string("PUB socket (endpoint)"), file.address(), std::string("is no socket"), std::string("allowed: ")}) {
+    CHECK_MESSAGE(link.error().message.find(part) != std::string::npos, link.error().message);
+  }
+  CHECK(std::filesystem::symlink_status(file.path()).type() == before);
+  if (before != std::filesystem::file_type::regular) return;
+  std::ifstream in(file.path());
+  CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == "notes");
+}
+
+TEST_CASE("B3: a socket file that nobody serves is taken over, one that somebody holds is not") {
+  const auto context = ZmqContext::Create();
+  for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
+    CAPTURE(type);
+    const OwnPath file("stale");
+    {
+      const PlainSocket holder(file.path(), type);
+      // One that only receives datagrams is in use, too.
+      if (type == SOCK_DGRAM) {
+        const LinkResult link = Bind(context, LinkKind::kPub, file.address());
+        REQUIRE_FALSE(link);
+        CHECK(link.error().code == ErrorCode::kAddressInUse);
+        CHECK(file.Exists());
+      }
+    }
+    REQUIRE(file.Exists());
+    CHECK(Bind(context, LinkKind::kPub, file.address()).has_value());
+  }
+}
+
+TEST_CASE("B3: the file of an ipc address goes with the link that made it, and no other file does") {
+  const auto context = ZmqContext::Create();
+  const OwnPath file("own");
+  auto link = MustBind(context, LinkKind::kPub, file.address());
+  CHECK(file.Exists());
+  link.reset();
+  CHECK_FALSE(file.Exists());
+
+  link = MustBind(context, LinkKind::kPub, file.address());
+  std::filesystem::remove(file.path());
+  const PlainSocket other(file.path(), SOCK_STREAM);
+  link.reset();
+  CHECK(file.Exists());
+  // A link that only connects made nothing.
+  MustConnect(context, LinkKind::kSub, file.address()).reset();
+  CHECK(file.Exists());
+}
+
+class DescriptorLimit {
+ public:
+  DescriptorLimit() { getrlimit(RLIMIT_NOFILE, &before_); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+  void Set(rlim_t limit) const {
+    rlimit low = before_;
+    low.rlim_cur = limit;
+    setrlimit(RLIMIT_NOFILE, &low);
+  }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_CASE("J4: where descriptors are too few for a link it is refused by the limit's name, and the process goes on") {
+  const OwnPath file("few");
+  LinkOptions watching;
+  watching.watch_peers = true;
+  for (const std::string& text : {std::string("tcp://127.0.0.1:0"), std::string("tcp://*:0"), file.address()}) {
+    for (const LinkOptions& options : {LinkOptions(), watching}) {
+      CAPTURE(text);
+      CAPTURE(options.watch_peers);
+      const DescriptorLimit limit;
+      bool refused = false;
+      int opened = 0;
+      for (rlim_t few = 1; few <= 64 && opened < 4; ++few) {
+        CAPTURE(few);
+        limit.Set(few);
+        // The first link of a context starts its threads; the second does not.
+        const auto context = ZmqContext::Create();
+        const LinkResult first = Bind(context, LinkKind::kPub, text, options);
+        const LinkResult second =
+            ZmqLink::Connect(context, LinkKind::kSub, *Endpoint::Parse("tcp://127.0.0.1:9", "endpoint"), options);
+        limit.Set(256);
+        opened += first && second ? 1 : 0;
+        for (const LinkResult* link : {&first, &second}) {
+          if (*link) continue;
+          refused = true;
+          CHECK(link->error().code == ErrorCode::kUnavailable);
+          const std::string expected = "limit of " + std::to_string(few) + " (ulimit -n)";
+          CHECK_MESSAGE(link->error().message.find(expected) != std::string::npos, link->error().message);
+        }
+      }
+      CHECK(refused);
+      CHECK(opened == 4);
+    }
   }
 }
 
@@ -358,7 +492,7 @@ TEST_CASE("what was sent is handed over after closing, within the linger") {
 }
 
 TEST_CASE("a slow reader gets what was sent to it before the sender closed, and the address is free meanwhile") {
-  const SocketFile file("slow");
+  const OwnPath file("slow");
   for (const std::string& text : {"tcp://" + OwnLoopback() + ":0", file.address()}) {
     CAPTURE(text);
     constexpr int kMessages = 300;  // more than the kernel's buffers hold
