@@ -210,6 +210,12 @@ class ServeCommand {
 
 int ServeCommand::Run() {
   const Status started = Start();
+  // Also when something did not start for that reason.
+  if (StopRequested()) {
+    StderrLog()(LogLevel::kInfo, "stopped before everything was started");
+    Finish();
+    return 0;
+  }
   if (!started) {
     PrintError("serve", started.error().message);
     return kExitFailed;
@@ -225,6 +231,7 @@ Status ServeCommand::Start() {
   if (!settings) return tl::unexpected<Error>(std::move(settings).error());
   settings_ = *std::move(settings);
   settings_.instance.log = StderrLog();
+  settings_.instance.give_up = StopRequested;
   settings_.routes.version = KVWIRE_VERSION;
   for (const std::string& note : settings_.notes) StderrLog()(LogLevel::kInfo, note);
   for (const std::string& warning : settings_.warnings) StderrLog()(LogLevel::kWarning, warning);
@@ -234,13 +241,14 @@ Status ServeCommand::Start() {
   if (!egress) return tl::unexpected<Error>(std::move(egress).error());
   egress_ = *std::move(egress);
   RaiseDescriptorLimit();
-  for (std::uint32_t index = 0; index < settings_.instances; ++index) {
+  for (std::uint32_t index = 0; index < settings_.instances && !StopRequested(); ++index) {
     const auto own = SettingsOf(settings_, index);
     if (!own) return tl::unexpected<Error>(own.error());
     auto server = Server::Create(*own, egress_.get(), tokenizer_.get());
     if (!server) return tl::unexpected<Error>(std::move(server).error());
     servers_.push_back(*std::move(server));
   }
+  if (StopRequested()) return {};
   return Announce(std::chrono::steady_clock::now() - start);
 }
 

@@ -13,7 +13,9 @@
 #include <fmt/ranges.h>
 
 #include "engine/cli/faults_option.h"
+#include "engine/cli/hash_warning.h"
 #include "engine/cli/number_options.h"
+#include "engine/cli/serve_lora.h"
 #include "engine/serve/fault_effect.h"
 #include "kv_events/escape_text.h"
 
@@ -187,7 +189,6 @@ constexpr RefusedFlag kRefused[] = {
     {"data-parallel-rank", "all data-parallel ranks run in this process, from rank 0 on"},
     {"data-parallel-size-local", "all data-parallel ranks run in this process; use --data-parallel-size"},
     {"data-parallel-start-rank", "all data-parallel ranks run in this process, from rank 0 on"},
-    {"lora-modules", "LoRA adapters are not offered"},
     {"middleware", "Python middleware cannot be loaded; put a proxy in front"},
     {"ssl-ca-certs", "TLS is not offered; put a proxy in front"},
     {"ssl-cert-reqs", "TLS is not offered; put a proxy in front"},
@@ -326,6 +327,10 @@ void ServeOptions::AddHttpFlags(CLI::App& command) {
   command
       .add_option("--served-model-name", served_names_, "Names that requests may give instead; the first is in answers")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      .add_option("--lora-modules", lora_modules_,
+                  "NAME=PATH of adapters that requests may name as their model; nothing is loaded")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_option("--host", settings_.http.host, "Address to listen at")->capture_default_str();
   AddCount(command, "--port", &settings_.http.port, {}, "Port to listen at; 0: the system chooses");
   command.add_option("--api-key", api_keys_, "Keys of which a request under /v1 must carry one; also VLLM_API_KEY")
@@ -414,37 +419,51 @@ std::vector<std::string> ServeOptions::Notes() const {
   return notes;
 }
 
-Result<ServeSettings> ServeOptions::Settings() const {
-  ServeSettings settings = settings_;
-  settings.notes = Notes();
+// Who may ask for what, and how texts are read.
+Status ServeOptions::ApplyHttp(ServeSettings* settings) const {
   if (!model_tag_.empty() && !model_.empty() && model_tag_ != model_) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("--model: \"{}\", while MODEL is \"{}\"; allowed: one name, given either way",
                                  ShortText(model_), ShortText(model_tag_)));
   }
   const std::string model = !model_tag_.empty() ? model_tag_ : !model_.empty() ? model_ : std::string(kDefaultModel);
-  settings.routes.models = served_names_.empty() ? std::vector<std::string>{model} : served_names_;
-  settings.routes.api_keys = api_keys_;
-  if (api_keys_.empty()) {
-    if (auto key = ProcessEnvironment("VLLM_API_KEY"); key && !key->empty()) settings.routes.api_keys.push_back(*key);
+  settings->routes.models = served_names_.empty() ? std::vector<std::string>{model} : served_names_;
+  if (std::ranges::find(settings->routes.models, "") != settings->routes.models.end()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--served-model-name: a name is empty; allowed: names of at least one character");
   }
-  for (const std::string& key : settings.routes.api_keys) {
-    // Header fields are taken for URL-encoded text.
-    const auto is_plain = [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '%'; };
+  if (settings->http.host.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "--host: \"\"; allowed: an address or a name to listen at");
+  }
+  Result<std::vector<LoraModule>> adapters = ParseLoraModules(lora_modules_, settings->routes.models);
+  if (!adapters) return tl::unexpected<Error>(std::move(adapters).error());
+  settings->routes.lora_modules = *std::move(adapters);
+  settings->routes.api_keys = api_keys_;
+  if (api_keys_.empty()) {
+    if (auto key = ProcessEnvironment("VLLM_API_KEY"); key && !key->empty()) settings->routes.api_keys.push_back(*key);
+  }
+  for (const std::string& key : settings->routes.api_keys) {
+    const auto is_plain = [](unsigned char c) { return c > 0x20 && c < 0x7f; };
     if (!key.empty() && std::all_of(key.begin(), key.end(), is_plain)) continue;
     return MakeError(ErrorCode::kInvalidArgument,
                      "--api-key: a key is empty or has characters that are not allowed; allowed: printable ASCII "
-                     "without space and %");
+                     "without space");
   }
   if (tokenizer_.starts_with("http://") || tokenizer_.starts_with("https://")) {
-    settings.tokenizer = tokenizer_;
+    settings->tokenizer = tokenizer_;
   } else if (!tokenizer_.empty()) {
-    settings.notes.push_back(fmt::format(
+    settings->notes.push_back(fmt::format(
         "--tokenizer {}: no tokenizer is loaded; every byte of a text is a token (http://HOST:PORT asks a tokenize "
         "service)",
         ShortText(tokenizer_)));
   }
+  return {};
+}
 
+Result<ServeSettings> ServeOptions::Settings() const {
+  ServeSettings settings = settings_;
+  settings.notes = Notes();
+  if (const Status http = ApplyHttp(&settings); !http) return tl::unexpected<Error>(http.error());
   auto events = events_.Config();
   if (!events) {
     return MakeError(events.error().code, fmt::format("--kv-events-config: {}", events.error().message));
@@ -462,7 +481,10 @@ Result<ServeSettings> ServeOptions::Settings() const {
     return MakeError(algorithm.error().code, fmt::format("--prefix-caching-hash-algo: {}", algorithm.error().message));
   }
   settings.instance.hash_algorithm = *algorithm;
-  settings.instance.hash_seed = ProcessEnvironment("PYTHONHASHSEED").value_or(std::string(kDefaultHashSeed));
+  settings.instance.hash_seed = ResolveHashSeed(*algorithm, std::nullopt, ProcessEnvironment);
+  if (auto reason = WhyHashesDiffer(*algorithm, settings.instance.hash_seed, settings.instance.events)) {
+    settings.warnings.push_back(*std::move(reason));
+  }
   const auto microseconds = [](double value) { return std::chrono::nanoseconds(NanosOf(value * 1e-6)); };
   settings.instance.time_model = {microseconds(prefill_overhead_us_), microseconds(prefill_us_per_token_),
                                   microseconds(decode_us_per_request_)};

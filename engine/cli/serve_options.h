@@ -54,6 +54,7 @@ class ServeOptions {
   void AddHttpFlags(CLI::App& command);
   void AddForeignFlags(CLI::App& command);
   std::vector<std::string> Notes() const;
+  Status ApplyHttp(ServeSettings* settings) const;
 
   ServeSettings settings_;
   KVEventsOption events_;
@@ -61,6 +62,7 @@ class ServeOptions {
   std::string model_tag_;
   std::string model_;
   std::vector<std::string> served_names_;
+  std::vector<std::string> lora_modules_;
   std::vector<std::string> api_keys_;
   std::string tokenizer_;
   std::string hash_algorithm_ = "sha256_cbor";

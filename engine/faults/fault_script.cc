@@ -20,20 +20,20 @@ using Json = nlohmann::ordered_json;
 struct KindInfo {
   std::string_view name;
   FaultPlace place;
-  std::string_view parameter;  // the key that only this kind has
+  std::array<std::string_view, 2> parameters;  // the keys that only this kind has
 };
 
 // In the order of FaultKind.
 constexpr std::array<KindInfo, kNumFaultKinds> kKinds{{
-    {"drop", FaultPlace::kLink, ""},
-    {"duplicate", FaultPlace::kLink, ""},
-    {"delay", FaultPlace::kLink, "ms"},
-    {"undecodable", FaultPlace::kLink, ""},
-    {"overflow", FaultPlace::kQueue, ""},
-    {"evict", FaultPlace::kEngine, "block"},
-    {"preempt", FaultPlace::kEngine, ""},
-    {"reset", FaultPlace::kEngine, ""},
-    {"restart", FaultPlace::kEngine, "first_number"},
+    {"drop", FaultPlace::kLink, {}},
+    {"duplicate", FaultPlace::kLink, {}},
+    {"delay", FaultPlace::kLink, {"ms"}},
+    {"undecodable", FaultPlace::kLink, {}},
+    {"overflow", FaultPlace::kQueue, {}},
+    {"evict", FaultPlace::kEngine, {"block", "group"}},
+    {"preempt", FaultPlace::kEngine, {}},
+    {"reset", FaultPlace::kEngine, {}},
+    {"restart", FaultPlace::kEngine, {"first_number"}},
 }};
 
 constexpr std::string_view kTimes[] = {"at", "every", "probability"};
@@ -102,6 +102,10 @@ Status CheckParameter(const Fault& fault, std::size_t index) {
   if (fault.kind == FaultKind::kEvict && fault.block.empty()) {
     return Refuse(NameOf(index, "block"), "missing", "the name of a block");
   }
+  if (fault.group) {
+    Status group = CheckRange(NameOf(index, "group"), *fault.group, 0, FaultScript::kMaxGroup);
+    if (!group) return group;
+  }
   if (fault.first_number) {
     return CheckRange(NameOf(index, "first_number"), *fault.first_number, 0, FaultScript::kMaxNumber);
   }
@@ -117,7 +121,7 @@ class FaultReader {
     if (!object_.is_object()) return Refuse(fmt::format("faults[{}]", index_), Show(object_), "an object");
     Fault fault;
     ReadKind(&fault);
-    if (!error_) CheckKeys(InfoOf(fault.kind).parameter);
+    if (!error_) CheckKeys(InfoOf(fault.kind).parameters);
     fault.at = Integer("at", 0, FaultScript::kMaxNumber);
     fault.every = Integer("every", 1, FaultScript::kMaxNumber);
     fault.count = Integer("count", 1, FaultScript::kMaxNumber);
@@ -127,6 +131,8 @@ class FaultReader {
       Fail(Refuse(NameOf(index_, "ms"), "missing", RangeText(1, FaultScript::kMaxDelayMs)));
     }
     ReadBlock(&fault);
+    if (const auto group = Integer("group", 0, FaultScript::kMaxGroup))
+      fault.group = static_cast<std::uint32_t>(*group);
     fault.first_number = Integer("first_number", 0, FaultScript::kMaxNumber);
     if (error_) return tl::unexpected<Error>(*error_);
     return fault;
@@ -153,11 +159,11 @@ class FaultReader {
     fault->kind = static_cast<FaultKind>(std::distance(kKinds.begin(), named));
   }
 
-  void CheckKeys(std::string_view parameter) {
+  void CheckKeys(std::span<const std::string_view> parameters) {
     std::vector<std::string_view> allowed{"kind"};
     allowed.insert(allowed.end(), std::begin(kTimes), std::end(kTimes));
     allowed.push_back("count");
-    if (!parameter.empty()) allowed.push_back(parameter);
+    std::ranges::copy_if(parameters, std::back_inserter(allowed), [](std::string_view key) { return !key.empty(); });
     for (const auto& [key, value] : object_.items()) {
       if (std::ranges::find(allowed, key) != allowed.end()) continue;
       return Fail(MakeError(ErrorCode::kInvalidArgument,
@@ -251,6 +257,7 @@ std::string FaultScript::ToJson() const {
     if (fault.count) object["count"] = *fault.count;
     if (fault.kind == FaultKind::kDelay) object["ms"] = fault.delay_ms;
     if (fault.kind == FaultKind::kEvict) object["block"] = fault.block.ToHex();
+    if (fault.group) object["group"] = *fault.group;
     if (fault.first_number) object["first_number"] = *fault.first_number;
     list.push_back(std::move(object));
   }
@@ -289,7 +296,7 @@ Result<BlockHash> ParseBlockName(std::string_view text, std::string_view field) 
     return -1;
   };
   std::vector<std::uint8_t> bytes;
-  if (text.size() == 16 || text.size() == 64) {
+  if (text.size() == 16 || text.size() == 32 || text.size() == 64) {
     for (std::size_t i = 0; i < text.size(); i += 2) {
       const int high = digit(text[i]);
       const int low = digit(text[i + 1]);
@@ -298,7 +305,7 @@ Result<BlockHash> ParseBlockName(std::string_view text, std::string_view field) 
     }
   }
   if (bytes.size() * 2 == text.size() && !bytes.empty()) return *BlockHash::FromBytes(bytes);
-  return Refuse(field, fmt::format("\"{}\"", ShortText(text)), "16 or 64 hexadecimal digits");
+  return Refuse(field, fmt::format("\"{}\"", ShortText(text)), "16, 32 or 64 hexadecimal digits");
 }
 
 }  // namespace kvwire::engine

@@ -53,6 +53,7 @@ struct Fault {
 
   std::uint32_t delay_ms = 0;                  // kDelay
   BlockHash block;                             // kEvict: a block's name, see ParseBlockName
+  std::optional<std::uint32_t> group;          // kEvict: of this KV-cache group only
   std::optional<SequenceNumber> first_number;  // kRestart; else a few above the last one
 
   friend bool operator==(const Fault&, const Fault&) = default;
@@ -65,6 +66,7 @@ struct Fault {
 struct FaultScript {
   static constexpr std::size_t kMaxFaults = 1000;
   static constexpr std::uint32_t kMaxDelayMs = 60'000;
+  static constexpr std::uint32_t kMaxGroup = 0xffff;
   static constexpr SequenceNumber kMaxNumber = ~SequenceNumber{0} >> 1;
 
   std::uint64_t seed = 0;
@@ -84,8 +86,8 @@ struct FaultScript {
   Status CheckPlaces(std::span<const FaultPlace> allowed, std::string_view who) const;
 };
 
-// A block by all bytes of its hash or by their last 64 bits, as the wire's integers and KVState have it: 64 or 16
-// hexadecimal digits, of which a hash of 32 or 8 bytes is made.
+// A block by all bytes of its hash, 32 of SHA-256 or 16 of XXH3-128, or by their last 64 bits, as the wire's integers
+// and KVState have it: 64, 32 or 16 hexadecimal digits, of which a hash of half as many bytes is made.
 // Errors: kInvalidArgument, `field` first.
 Result<BlockHash> ParseBlockName(std::string_view text, std::string_view field);
 

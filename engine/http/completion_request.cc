@@ -159,6 +159,8 @@ std::vector<Prompt> ReadPrompts(FieldReader* fields) {
   std::vector<Prompt> prompts;
   const Json* value = fields->Given(field);
   if (value == nullptr) {
+    // Who gives embeddings gives no prompt.
+    fields->RefuseUnless("prompt_embeds", Json::array());
     fields->RefuseMissing(field, kPromptForms);
     return prompts;
   }
@@ -282,6 +284,17 @@ void ReadStreaming(FieldReader* fields, CompletionRequest* request) {
   }
 }
 
+// Places are counted in tokens, so they need a prompt of tokens, and one only.
+void ReadMultimodal(FieldReader* fields, CompletionRequest* request) {
+  const std::string field = "kvwire_multimodal";
+  const Json* given = fields->Given(field);
+  if (given == nullptr) return;
+  const auto* tokens =
+      request->prompts.size() == 1 ? std::get_if<std::vector<TokenId>>(&request->prompts.front()) : nullptr;
+  if (tokens == nullptr) return fields->Refuse(field, *given, "it only with one prompt that is a list of token ids");
+  request->multimodal = fields->MultimodalItems(field, tokens->size());
+}
+
 void ReadCacheSalt(FieldReader* fields, CompletionRequest* request) {
   const Json* salt = fields->Given("cache_salt");
   if (salt == nullptr) return;
@@ -319,9 +332,12 @@ ApiResult<CompletionRequest> ParseCompletionRequest(CompletionKind kind, const J
   request.model = fields.Text("model").value_or("");
   if (kind == CompletionKind::kText) {
     request.prompts = ReadPrompts(&fields);
+    ReadMultimodal(&fields, &request);
     request.echo = fields.Flag("echo").value_or(false);
   } else {
-    request.prompts.emplace_back(RenderChat(fields.Messages("messages")));
+    ChatPrompt chat = RenderChat(fields.Messages("messages"));
+    request.prompts.emplace_back(std::move(chat.text));
+    request.images = std::move(chat.images);
   }
   ReadLengths(&fields, &request);
   ReadStreaming(&fields, &request);

@@ -11,7 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/http/api_error.h"
+#include "engine/http/chat_prompt.h"
 #include "kv_events/events.h"
+#include "kv_events/hash/extra_keys.h"
 #include "scheduler/request.h"
 
 namespace kvwire::engine {
@@ -19,7 +21,7 @@ namespace kvwire::engine {
 // Which of the two ways to ask: /v1/completions or /v1/chat/completions.
 enum class CompletionKind : std::uint8_t { kText, kChat };
 
-// A text to be tokenized, or tokens; neither is empty.
+// A text to be tokenized, or tokens; neither is empty. Images are beside it.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 // Bounds of a request, on top of those of its body.
@@ -37,6 +39,8 @@ struct CompletionRequest {
   CompletionKind kind = CompletionKind::kText;
   std::string model;                        // empty: none was named
   std::vector<Prompt> prompts;              // at least one; of a chat one, rendered by RenderChat
+  std::vector<ImageInText> images;          // of a chat's prompt
+  std::vector<MultimodalItem> multimodal;   // kvwire_multimodal, of the one prompt of tokens
   std::optional<std::uint32_t> max_tokens;  // none: as many as the server likes
   std::uint32_t n = 1;                      // choices for each prompt
   bool stream = false;

@@ -20,6 +20,19 @@ constexpr std::string_view kRoles[] = {"developer", "system", "user", "assistant
 // A value as it goes into a message: on one line, shortened.
 std::string Show(const Json& value) { return ShortText(value.dump(-1, ' ', false, Json::error_handler_t::replace)); }
 
+// A key's value; null when it is not there, or null itself.
+const Json* Find(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool IsIdentifier(const Json& value) {
+  return value.is_string() && !value.get_ref<const std::string&>().empty() &&
+         value.get_ref<const std::string&>().size() <= kMaxIdentifierBytes;
+}
+constexpr std::string_view kIdentifierForm = "a text of 1 to 1024 bytes";
+static_assert(kMaxIdentifierBytes == 1024);
+
 }  // namespace
 
 void FieldReader::Refuse(ApiError error) {
@@ -123,6 +136,11 @@ std::vector<ChatMessage> FieldReader::Messages(const std::string& field) {
       ReadMessage(fmt::format("{}[{}]", field, i), (*value)[i], &messages);
     }
   }
+  std::size_t images = 0;
+  for (const ChatMessage& message : messages) images += message.content.images.size();
+  if (images > kMaxMultimodalItems) {
+    Refuse(BadRequest(field, fmt::format("{} has {} images, expected at most {}", field, images, kMaxMultimodalItems)));
+  }
   return messages;
 }
 
@@ -134,40 +152,124 @@ void FieldReader::ReadMessage(const std::string& field, const Json& message, std
   if (!role->is_string() || std::ranges::find(kRoles, role->get_ref<const std::string&>()) == std::end(kRoles)) {
     return Refuse(field + ".role", *role, roles);
   }
-  const auto content = message.find("content");
-  if (content == message.end()) return RefuseMissing(field + ".content", "a text or a list of text parts");
-  const std::optional<std::string> text = ReadContent(field + ".content", *content);
-  if (text.has_value()) messages->push_back({role->get<std::string>(), *text});
+  ChatMessage& read = messages->emplace_back();
+  read.role = role->get<std::string>();
+  const Json* content = Find(message, "content");
+  const bool speaks = read.role == "assistant";
+  const Json* calls = speaks ? Find(message, "tool_calls") : nullptr;
+  const Json* function = speaks ? Find(message, "function_call") : nullptr;
+  if (const Json* id = Find(message, "tool_call_id"); id != nullptr && !id->is_string()) {
+    return Refuse(field + ".tool_call_id", *id, "a text");
+  }
+  const bool has_calls = function != nullptr || (calls != nullptr && *calls != Json::array());
+  if (content != nullptr) {
+    ReadContent(field + ".content", *content, &read.content);
+  } else if (!has_calls) {
+    const std::string expected =
+        fmt::format("a text or a list of parts{}", speaks ? ", or tool_calls in its place" : "");
+    if (!message.contains("content")) return RefuseMissing(field + ".content", expected);
+    return Refuse(field + ".content", nullptr, expected);
+  }
+  if (calls != nullptr) ReadToolCalls(field + ".tool_calls", *calls, &read.content);
+  if (function != nullptr) ReadFunction(field + ".function_call", *function, &read.content);
 }
 
-std::optional<std::string> FieldReader::ReadContent(const std::string& field, const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) {
-    Refuse(field, content, "a text or a list of text parts");
-    return std::nullopt;
+void FieldReader::ReadContent(const std::string& field, const Json& content, ChatPrompt* prompt) {
+  if (content.is_string()) {
+    prompt->text = content.get<std::string>();
+    return;
   }
-  std::string joined;
-  for (std::size_t i = 0; i < content.size(); ++i) {
-    const Json& part = content[i];
+  if (!content.is_array()) return Refuse(field, content, "a text or a list of parts");
+  for (std::size_t i = 0; i < content.size() && !error_.has_value(); ++i) {
+    if (i > 0) prompt->text += "\n";
+    ReadPart(fmt::format("{}[{}]", field, i), content[i], prompt);
+  }
+}
+
+void FieldReader::ReadPart(const std::string& field, const Json& part, ChatPrompt* prompt) {
+  constexpr std::string_view kExpected =
+      "an object with type \"text\" and text, or with type \"image_url\" and image_url";
+  const Json* type = part.is_object() ? Find(part, "type") : nullptr;
+  if (type == nullptr || !type->is_string()) return Refuse(field, part, kExpected);
+  if (*type == "image_url") return ReadImage(field, part, prompt);
+  if (*type != "text") return RefuseUnsupported(field + ".type", *type, "\"text\" or \"image_url\"");
+  const Json* text = Find(part, "text");
+  if (text == nullptr || !text->is_string()) return Refuse(field, part, kExpected);
+  prompt->text += text->get_ref<const std::string&>();
+}
+
+// What it shows is known by its uuid, or else by its address, which nobody looks at.
+void FieldReader::ReadImage(const std::string& field, const Json& part, ChatPrompt* prompt) {
+  const Json* uuid = Find(part, "uuid");
+  const Json* image = Find(part, "image_url");
+  const Json* url = image != nullptr && image->is_object() ? Find(*image, "url") : image;
+  if (uuid != nullptr && !IsIdentifier(*uuid)) return Refuse(field + ".uuid", *uuid, kIdentifierForm);
+  if (image != nullptr ? url == nullptr || !url->is_string() : uuid == nullptr) {
+    return Refuse(field + ".image_url", image != nullptr ? *image : Json(),
+                  "an object with the text url, or null beside a uuid");
+  }
+  prompt->images.push_back({prompt->text.size(), uuid != nullptr
+                                                     ? uuid->get<std::string>()
+                                                     : ImageIdentifier(url->get_ref<const std::string&>())});
+}
+
+void FieldReader::ReadToolCalls(const std::string& field, const Json& calls, ChatPrompt* prompt) {
+  if (!calls.is_array()) return Refuse(field, calls, "a list of calls");
+  for (std::size_t i = 0; i < calls.size() && !error_.has_value(); ++i) {
     const std::string name = fmt::format("{}[{}]", field, i);
-    const auto type = part.is_object() ? part.find("type") : part.end();
-    if (!part.is_object() || type == part.end() || !type->is_string()) {
-      Refuse(name, part, "an object with type \"text\" and text");
-      return std::nullopt;
-    }
-    if (*type != "text") {
-      RefuseUnsupported(name + ".type", *type, "\"text\"");
-      return std::nullopt;
-    }
-    const auto text = part.find("text");
-    if (text == part.end() || !text->is_string()) {
-      Refuse(name, part, "an object with type \"text\" and text");
-      return std::nullopt;
-    }
-    if (i > 0) joined += "\n";
-    joined += text->get_ref<const std::string&>();
+    const Json* function = calls[i].is_object() ? Find(calls[i], "function") : nullptr;
+    if (function == nullptr) return Refuse(name, calls[i], "an object with the object function");
+    ReadFunction(name + ".function", *function, prompt);
   }
-  return joined;
+}
+
+void FieldReader::ReadFunction(const std::string& field, const Json& function, ChatPrompt* prompt) {
+  const Json* name = function.is_object() ? Find(function, "name") : nullptr;
+  const Json* arguments = function.is_object() ? Find(function, "arguments") : nullptr;
+  if (name == nullptr || !name->is_string() ||
+      (arguments != nullptr && !arguments->is_string() && !arguments->is_object())) {
+    return Refuse(field, function, "an object with the text name, and arguments that are a text or an object");
+  }
+  if (!prompt->text.empty() || !prompt->images.empty()) prompt->text += "\n";
+  prompt->text.append("<|tool_call|>").append(name->get_ref<const std::string&>()).append("\n");
+  if (arguments == nullptr) return;
+  prompt->text += arguments->is_string() ? arguments->get<std::string>() : arguments->dump();
+}
+
+std::vector<MultimodalItem> FieldReader::MultimodalItems(const std::string& field, std::size_t num_tokens) {
+  std::vector<MultimodalItem> items;
+  const Json* list = Given(field);
+  if (list == nullptr) return items;
+  if (!list->is_array() || list->size() > kMaxMultimodalItems) {
+    Refuse(field, *list, fmt::format("a list of at most {} items", kMaxMultimodalItems));
+    return items;
+  }
+  std::uint64_t first = 0;  // token that the next item may begin with
+  for (const Json& value : *list) {
+    const std::string name = fmt::format("{}[{}]", field, items.size());
+    const Json* identifier = value.is_object() ? Find(value, "identifier") : nullptr;
+    const auto number = [&](const char* key) -> std::optional<std::uint64_t> {
+      const Json* found = value.is_object() ? Find(value, key) : nullptr;
+      if (found == nullptr || !found->is_number_unsigned()) return std::nullopt;
+      return found->get<std::uint64_t>();
+    };
+    const std::optional<std::uint64_t> offset = number("offset");
+    const std::optional<std::uint64_t> length = number("length");
+    if (identifier == nullptr || !IsIdentifier(*identifier) || !offset || !length || value.size() != 3) {
+      Refuse(name, value,
+             fmt::format("an object with identifier, {}, and the numbers offset and length", kIdentifierForm));
+      return {};
+    }
+    if (*offset < first || *length == 0 || *offset > num_tokens || *length > num_tokens - *offset) {
+      Refuse(name, value,
+             fmt::format("at least one token between {} and {}, by offset and without overlap", first, num_tokens));
+      return {};
+    }
+    first = *offset + *length;
+    items.push_back(
+        {identifier->get<std::string>(), static_cast<std::uint32_t>(*offset), static_cast<std::uint32_t>(*length)});
+  }
+  return items;
 }
 
 }  // namespace kvwire::engine

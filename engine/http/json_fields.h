@@ -11,10 +11,15 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/http/api_error.h"
-#include "engine/http/tokenizer.h"
+#include "engine/http/chat_prompt.h"
 #include "kv_events/events.h"
+#include "kv_events/hash/extra_keys.h"
 
 namespace kvwire::engine {
+
+// Bounds of what is no text in a prompt.
+inline constexpr std::size_t kMaxMultimodalItems = 256;
+inline constexpr std::size_t kMaxIdentifierBytes = 1024;
 
 // Reads the fields of a request's object. A field that is null counts as not given. Keeps the first error and goes on,
 // so that a reader asks once, at its end.
@@ -34,8 +39,13 @@ class FieldReader {
   std::optional<std::uint32_t> Integer(const std::string& field, std::uint32_t min, std::uint32_t max);
   std::optional<std::string> Text(const std::string& field);
 
-  // Of a "messages" field: roles, and contents that are a text or a list of text parts, joined by line feeds.
+  // Of a "messages" field. A content is a text, or a list of text and image parts, joined by line feeds; an assistant
+  // that calls tools may have none. Each call is a part "<|tool_call|>", name, line feed, arguments.
   std::vector<ChatMessage> Messages(const std::string& field);
+
+  // Of a list of objects with identifier, offset and length: items that do not overlap, by offset, inside of so many
+  // tokens. None when not given.
+  std::vector<MultimodalItem> MultimodalItems(const std::string& field, std::size_t num_tokens);
 
   // Of a value: a list of token ids, which may be empty.
   std::optional<std::vector<TokenId>> TokenIds(const std::string& field, const nlohmann::json& value);
@@ -57,7 +67,11 @@ class FieldReader {
 
  private:
   void ReadMessage(const std::string& field, const nlohmann::json& message, std::vector<ChatMessage>* messages);
-  std::optional<std::string> ReadContent(const std::string& field, const nlohmann::json& content);
+  void ReadContent(const std::string& field, const nlohmann::json& content, ChatPrompt* prompt);
+  void ReadPart(const std::string& field, const nlohmann::json& part, ChatPrompt* prompt);
+  void ReadImage(const std::string& field, const nlohmann::json& part, ChatPrompt* prompt);
+  void ReadToolCalls(const std::string& field, const nlohmann::json& calls, ChatPrompt* prompt);
+  void ReadFunction(const std::string& field, const nlohmann::json& function, ChatPrompt* prompt);
 
   const nlohmann::json& object_;
   std::optional<ApiError> error_;

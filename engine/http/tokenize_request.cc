@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "engine/http/json_fields.h"
-#include "engine/http/tokenizer.h"
 
 namespace kvwire::engine {
 
@@ -19,9 +18,9 @@ ApiResult<TokenizeRequest> ParseTokenizeRequest(const Json& body) {
   if (messages != nullptr && prompt != nullptr) {
     fields.Refuse("messages", *messages, "only one of prompt and messages");
   } else if (messages != nullptr) {
-    request.text = RenderChat(fields.Messages("messages"));
+    request.prompt = RenderChat(fields.Messages("messages"));
   } else if (prompt != nullptr) {
-    request.text = fields.Text("prompt").value_or("");
+    request.prompt.text = fields.Text("prompt").value_or("");
   } else {
     fields.RefuseMissing("prompt", "a text, or messages in its place");
   }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/http/api_error.h"
+#include "engine/http/chat_prompt.h"
 #include "kv_events/events.h"
 
 namespace kvwire::engine {
@@ -14,7 +15,7 @@ namespace kvwire::engine {
 // A request to /tokenize. A value.
 struct TokenizeRequest {
   std::string model;  // empty: none was named
-  std::string text;   // the prompt, or the messages as RenderChat renders them
+  ChatPrompt prompt;  // the text, or the messages as RenderChat renders them
 };
 
 // A request to /detokenize. A value.

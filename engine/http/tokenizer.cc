@@ -44,13 +44,4 @@ std::size_t ByteTokenizer::SettledTokens(std::span<const TokenId> tokens) const 
   return tokens.size() - IncompleteUtf8Tail(tail);
 }
 
-std::string RenderChat(std::span<const ChatMessage> messages) {
-  std::string prompt;
-  for (const ChatMessage& message : messages) {
-    prompt.append("<|").append(message.role).append("|>\n").append(message.content).append("\n");
-  }
-  prompt += "<|assistant|>\n";
-  return prompt;
-}
-
 }  // namespace kvwire::engine

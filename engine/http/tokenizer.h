@@ -52,16 +52,4 @@ class ByteTokenizer final : public Tokenizer {
   std::string_view name() const noexcept override { return "byte"; }
 };
 
-// A turn of a conversation.
-struct ChatMessage {
-  std::string role;
-  std::string content;
-
-  friend bool operator==(const ChatMessage&, const ChatMessage&) = default;
-};
-
-// The prompt of a conversation: "<|role|>\ncontent\n" for each message, then "<|assistant|>\n". A conversation that
-// goes on has the same beginning. Contents are taken as they are, marks of the template included.
-std::string RenderChat(std::span<const ChatMessage> messages);
-
 }  // namespace kvwire::engine

@@ -38,22 +38,28 @@ ApiError ToApiError(const Error& error) {
   return error.code == ErrorCode::kUnavailable ? Unavailable(error.message) : BadRequest(error.message);
 }
 
-ApiResult<std::vector<TokenId>> CompletionJob::Tokenize(const Prompt& prompt) const {
-  if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt)) return *tokens;
-  Result<std::vector<TokenId>> tokens = host_.tokenizer->Encode(std::get<std::string>(prompt));
-  if (!tokens) return tl::unexpected(ToApiError(tokens.error()));
-  if (tokens->empty()) return tl::unexpected(BadRequest("prompt", "prompt has no tokens, expected at least one"));
-  return *std::move(tokens);
+std::optional<ApiError> TooLong(std::size_t num_prompt_tokens, std::uint32_t max_model_len) {
+  if (num_prompt_tokens < max_model_len) return std::nullopt;
+  return BadRequest("prompt",
+                    fmt::format("the prompt has {} tokens; max_model_len is {}, for prompt and output together",
+                                num_prompt_tokens, max_model_len));
+}
+
+ApiResult<EncodedPrompt> CompletionJob::Encode(const CompletionRequest& request, const Prompt& prompt) const {
+  if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt))
+    return EncodedPrompt{*tokens, request.multimodal};
+  Result<EncodedPrompt> encoded = EncodePrompt(*host_.tokenizer, {std::get<std::string>(prompt), request.images});
+  if (!encoded) return tl::unexpected(ToApiError(encoded.error()));
+  if (encoded->tokens.empty()) {
+    return tl::unexpected(BadRequest("prompt", "prompt has no tokens, expected at least one"));
+  }
+  return *std::move(encoded);
 }
 
 ApiResult<std::uint32_t> CompletionJob::MaxTokens(const CompletionRequest& request,
                                                   std::size_t num_prompt_tokens) const {
   const std::uint32_t max_model_len = host_.instance->config().scheduler.max_model_len;
-  if (num_prompt_tokens >= max_model_len) {
-    return tl::unexpected(BadRequest(
-        "prompt", fmt::format("the prompt has {} tokens; max_model_len is {}, for prompt and output together",
-                              num_prompt_tokens, max_model_len)));
-  }
+  if (auto too_long = TooLong(num_prompt_tokens, max_model_len)) return tl::unexpected(*std::move(too_long));
   const auto room = static_cast<std::uint32_t>(max_model_len - num_prompt_tokens);
   if (!request.max_tokens) {
     return std::min(room, request.kind == CompletionKind::kText ? kCompletionMaxTokens : host_.default_max_tokens);
@@ -68,22 +74,24 @@ ApiResult<std::vector<scheduler::NewRequest>> CompletionJob::Prepare(const Compl
                                                                      std::vector<std::string>* before) {
   std::vector<scheduler::NewRequest> prepared;
   for (const Prompt& prompt : request.prompts) {
-    ApiResult<std::vector<TokenId>> tokens = Tokenize(prompt);
-    if (!tokens) return tl::unexpected(std::move(tokens).error());
-    const ApiResult<std::uint32_t> max_tokens = MaxTokens(request, tokens->size());
+    ApiResult<EncodedPrompt> encoded = Encode(request, prompt);
+    if (!encoded) return tl::unexpected(std::move(encoded).error());
+    const ApiResult<std::uint32_t> max_tokens = MaxTokens(request, encoded->tokens.size());
     if (!max_tokens) return tl::unexpected(max_tokens.error());
     std::string& echoed = before->emplace_back();
     if (request.echo) {
       if (const auto* text = std::get_if<std::string>(&prompt)) {
         echoed = *text;
       } else {
-        Result<std::string> decoded = host_.tokenizer->Decode(*tokens);
+        Result<std::string> decoded = host_.tokenizer->Decode(encoded->tokens);
         if (!decoded) return tl::unexpected(ToApiError(decoded.error()));
         echoed = *std::move(decoded);
       }
     }
     scheduler::NewRequest next;
-    next.prompt = *std::move(tokens);
+    next.prompt = std::move(encoded->tokens);
+    next.multimodal = std::move(encoded->images);
+    next.lora = host_.lora;
     next.max_tokens = *max_tokens;
     next.cache_salt = request.cache_salt;
     next.extra_args = request.extra_args;
@@ -116,6 +124,7 @@ ApiResult<std::unique_ptr<CompletionJob>> CompletionJob::Start(const Host& host,
         const auto [reason, refusing] = admission.error();
         host.counters->CountRefused(
             refusing, reason == SubmitResult::kFull ? RefusalCount::kQueueFull : RefusalCount::kStopping, num_choices);
+        job->TakeBack();
         return tl::unexpected(ToApiError(reason));
       }
       job->choices_.push_back(
@@ -132,6 +141,13 @@ CompletionJob::~CompletionJob() {
     host_.instance->Abort(running.admission);
     End(&running, FinishedCount::kAbort);
   }
+}
+
+// Of a request that is refused as a whole: what was queued already is counted with the rest.
+void CompletionJob::TakeBack() {
+  for (const Running& running : choices_) host_.instance->Abort(running.admission);
+  choices_.clear();
+  unfinished_ = 0;
 }
 
 void CompletionJob::End(Running* running, FinishedCount how) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/http/api_error.h"
+#include "engine/http/chat_prompt.h"
 #include "engine/http/completion_request.h"
 #include "engine/http/completion_response.h"
 #include "engine/http/text_stream.h"
@@ -22,6 +23,9 @@ namespace kvwire::engine {
 // What tokenizer or engine refused, as an answer to the client: 503 for kUnavailable, else 400.
 ApiError ToApiError(const Error& error);
 
+// The refusal of a prompt that leaves no room for output.
+std::optional<ApiError> TooLong(std::size_t num_prompt_tokens, std::uint32_t max_model_len);
+
 // One request for completions at work: a request of the engine for each choice.
 //
 // Threads: one thread at a time. Ownership: the pointers outlive it. Its end aborts what is unfinished.
@@ -31,7 +35,8 @@ class CompletionJob {
     Instance* instance = nullptr;
     const Tokenizer* tokenizer = nullptr;
     ServerCounters* counters = nullptr;
-    std::uint32_t default_max_tokens = 128;  // of a chat; a completion has 16
+    std::uint32_t default_max_tokens = 128;      // of a chat; a completion has 16
+    std::optional<scheduler::LoraAdapter> lora;  // of the model that was asked for
   };
 
   // Tokenizes, checks lengths and queues every choice, or none.
@@ -69,11 +74,12 @@ class CompletionJob {
   // The first prompt's fault, if there is one: nothing was queued yet.
   ApiResult<std::vector<scheduler::NewRequest>> Prepare(const CompletionRequest& request,
                                                         std::vector<std::string>* before);
-  ApiResult<std::vector<TokenId>> Tokenize(const Prompt& prompt) const;
+  ApiResult<EncodedPrompt> Encode(const CompletionRequest& request, const Prompt& prompt) const;
   ApiResult<std::uint32_t> MaxTokens(const CompletionRequest& request, std::size_t num_prompt_tokens) const;
   // Nothing when the choice has no news.
   ApiResult<std::optional<Choice>> Advance(std::uint32_t index, std::chrono::milliseconds timeout);
   void End(Running* running, FinishedCount how);
+  void TakeBack();
   void CountStopped();
 
   const Host host_;

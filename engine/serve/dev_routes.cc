@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "engine/http/json_fields.h"
 #include "engine/http/request_body.h"
+#include "engine/serve/completion_job.h"
 #include "engine/serve/dev_page.h"
 #include "engine/serve/fault_effect.h"
 #include "engine/serve/kv_state.h"
@@ -26,6 +29,8 @@ using Json = nlohmann::ordered_json;
 
 // The page draws a block as a square: more would be neither drawn nor sent in time.
 constexpr std::uint32_t kMaxBlocksShown = 65536;
+// Of one answer, over all ranks: the step thread looks at each.
+constexpr std::size_t kMaxBlocksLookedUp = std::size_t{1} << 18;
 
 ApiError Stopped() { return Unavailable("the engine was stopped, or has too many commands waiting"); }
 
@@ -66,15 +71,33 @@ ApiResult<Fault> FaultNow(const nlohmann::json& body, FieldReader* reader) {
   return tl::unexpected(BadRequest("now", std::move(message)));
 }
 
-Json AsJson(const PromptLookup& lookup) {
-  Json blocks = Json::array();
-  for (const BlockLookup& block : lookup.blocks) {
-    blocks.push_back({{"hash", block.hash}, {"copies", block.copies}, {"announced", block.announced}});
+// A prompt's block as an object: of all groups, and of each if there are several.
+std::string AsJson(const std::string& hash, std::span<const BlockLookup> groups) {
+  std::uint32_t copies = 0;
+  bool announced = false;
+  for (const BlockLookup& group : groups) {
+    copies += group.copies;
+    announced = announced || group.announced;
   }
-  return {{"data_parallel_rank", lookup.rank},
-          {"batch", OrNull(lookup.batch)},
-          {"held_prefix_blocks", lookup.prefix_blocks},
-          {"blocks", std::move(blocks)}};
+  std::string json = fmt::format(R"({{"hash":"{}","copies":{},"announced":{})", hash, copies, announced);
+  if (groups.size() > 1) {
+    std::vector<std::uint32_t> by_group;
+    for (const BlockLookup& group : groups) by_group.push_back(group.copies);
+    json += fmt::format(R"(,"copies_by_group":[{}])", fmt::join(by_group, ","));
+  }
+  return json + "}";
+}
+
+// Written as it is: a tree of so many blocks takes many times its text.
+std::string AsJson(const PromptLookup& lookup, std::span<const std::string> hashes, std::uint32_t block_size) {
+  std::vector<std::string> blocks;
+  blocks.reserve(hashes.size());
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    blocks.push_back(AsJson(hashes[i], std::span(lookup.blocks).subspan(i * lookup.num_groups, lookup.num_groups)));
+  }
+  return fmt::format(
+      R"({{"data_parallel_rank":{},"batch":{},"held_prefix_blocks":{},"prefix_tokens":{},"blocks":[{}]}})", lookup.rank,
+      OrNull(lookup.batch).dump(), lookup.prefix_tokens / block_size, lookup.prefix_tokens, fmt::join(blocks, ","));
 }
 
 }  // namespace
@@ -130,7 +153,7 @@ ApiResult<std::string> DevRoutes::Lookup(const HttpRequest& request) {
   const ApiResult<nlohmann::json> body = ParseBody(request.body);
   if (!body) return tl::unexpected(body.error());
   FieldReader reader(*body);
-  constexpr std::string_view kKeys[] = {"prompt", "cache_salt"};
+  constexpr std::string_view kKeys[] = {"prompt", "cache_salt", "lora_name", "kvwire_multimodal"};
   reader.RefuseOthers(kKeys);
   scheduler::NewRequest asked;
   const nlohmann::json* const prompt = reader.Given("prompt");
@@ -138,26 +161,41 @@ ApiResult<std::string> DevRoutes::Lookup(const HttpRequest& request) {
     reader.RefuseMissing("prompt", "a text or a list of token ids");
   } else if (!prompt->is_string()) {
     asked.prompt = reader.TokenIds("prompt", *prompt).value_or(std::vector<TokenId>());
+    asked.multimodal = reader.MultimodalItems("kvwire_multimodal", asked.prompt.size());
+  } else if (const nlohmann::json* const items = reader.Given("kvwire_multimodal")) {
+    reader.Refuse("kvwire_multimodal", *items, "it only with a prompt that is a list of token ids");
   }
   asked.cache_salt = reader.Text("cache_salt").value_or("");
+  // Of an adapter the name alone is part of the hashes.
+  if (auto name = reader.Text("lora_name")) asked.lora = scheduler::LoraAdapter{0, *std::move(name)};
   if (reader.error()) return tl::unexpected(*reader.error());
   if (prompt->is_string()) {
     Result<std::vector<TokenId>> tokens = tokenizer_->Encode(prompt->get<std::string>());
     if (!tokens) return tl::unexpected(Unavailable(tokens.error().message));
     asked.prompt = *std::move(tokens);
   }
+  const scheduler::SchedulerConfig& config = instance_->config().scheduler;
+  if (auto too_long = TooLong(asked.prompt.size(), config.max_model_len)) return tl::unexpected(*std::move(too_long));
+  const std::size_t num_blocks = asked.prompt.size() / config.block_size;
+  if (num_blocks * instance_->num_ranks() > kMaxBlocksLookedUp) {
+    return tl::unexpected(
+        BadRequest("prompt", fmt::format("the prompt has {} full blocks, to be looked up on {} ranks; expected at most "
+                                         "{} blocks times ranks",
+                                         num_blocks, instance_->num_ranks(), kMaxBlocksLookedUp)));
+  }
   BlockHasher hasher = instance_->hasher();
-  const scheduler::PromptIdentity identity =
-      scheduler::IdentifyPrompt(asked, instance_->config().scheduler.block_size, &hasher);
-  Json ranks = Json::array();
+  const scheduler::PromptIdentity identity = scheduler::IdentifyPrompt(asked, config.block_size, &hasher);
+  std::vector<std::string> hashes;
+  hashes.reserve(identity.hashes.size());
+  for (const BlockHash& hash : identity.hashes) hashes.push_back(hash.ToHex());
+  std::vector<std::string> ranks;
   for (std::uint32_t rank = 0; rank < instance_->num_ranks(); ++rank) {
     const auto lookup = LookUpPrompt(*instance_, rank, identity);
     if (!lookup) return tl::unexpected(Stopped());
-    ranks.push_back(AsJson(*lookup));
+    ranks.push_back(AsJson(*lookup, hashes, config.block_size));
   }
-  return Text({{"num_tokens", asked.prompt.size()},
-               {"block_size", instance_->config().scheduler.block_size},
-               {"ranks", std::move(ranks)}});
+  return fmt::format(R"({{"num_tokens":{},"block_size":{},"ranks":[{}]}})", asked.prompt.size(), config.block_size,
+                     fmt::join(ranks, ","));
 }
 
 // One letter a block: f free, c free and cached, u in use, h in use and cached.
@@ -246,14 +284,14 @@ ApiResult<std::string> DevRoutes::Faults(const HttpRequest& request) {
 Status DevRoutes::ExecuteNow(const Fault& fault, std::uint32_t rank) {
   switch (fault.kind) {
     case FaultKind::kEvict: {
-      const auto evicted = instance_->Evict(rank, fault.block.ToHex());
+      const auto evicted = instance_->Evict(rank, fault.block.ToHex(), fault.group);
       if (!evicted) return tl::unexpected<Error>(evicted.error());
       if (*evicted == 0) {
         return MakeError(
             ErrorCode::kInvalidArgument,
-            fmt::format("now.block: \"{}\" is not in the prefix cache; allowed: a block of /kv/lookup with "
+            fmt::format("now.block: \"{}\" is not in the prefix cache{}; allowed: a block of /kv/lookup with "
                         "copies, or of /kv/state",
-                        fault.block.ToHex()));
+                        fault.block.ToHex(), fault.group ? fmt::format(" of group {}", *fault.group) : ""));
       }
       return {};
     }

@@ -36,6 +36,9 @@ Result<std::unique_ptr<Instance>> Instance::Create(InstanceConfig config, Egress
   if (!hasher) return tl::unexpected<Error>(std::move(hasher).error());
   std::unique_ptr<Instance> instance(new Instance(std::move(config), *std::move(hasher)));
   for (std::uint32_t rank = 0; rank < instance->config_.data_parallel_size; ++rank) {
+    if (instance->config_.give_up && instance->config_.give_up()) {
+      return MakeError(ErrorCode::kUnavailable, fmt::format("given up before data-parallel rank {} was made", rank));
+    }
     const auto ask_restart = [self = instance.get(), rank](std::uint64_t life, const RestartOptions& options) {
       self->Enqueue({self->ranks_[rank].get(), life, options});
     };
@@ -145,12 +148,12 @@ Status Instance::SetFaults(const FaultScript& script, std::optional<std::uint32_
 
 const FaultCounters& Instance::fault_counters(std::uint32_t rank) const { return ranks_[rank]->fault_counters(); }
 
-Result<std::size_t> Instance::Evict(std::uint32_t rank, std::string_view block) {
+Result<std::size_t> Instance::Evict(std::uint32_t rank, std::string_view block, std::optional<std::uint32_t> group) {
   const Result<BlockHash> name = ParseBlockName(block, "block");
   if (!name) return tl::unexpected<Error>(name.error());
   const std::shared_ptr<RankLife> life = ranks_[rank]->life();
   std::size_t copies = 0;
-  if (!life->Call([&](EngineCore&) { copies = life->Evict(*name); })) return NotRunning(rank);
+  if (!life->Call([&](EngineCore&) { copies = life->Evict(*name, group); })) return NotRunning(rank);
   return copies;
 }
 

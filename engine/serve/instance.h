@@ -51,7 +51,8 @@ struct Rejection {
 //
 // Threads: any, but Shutdown and the destructor: the owner.
 // Ownership: egress outlives the instance.
-// Errors: Create validates everything and binds all ranks' sockets before a thread runs; nothing is left open.
+// Errors: Create validates everything and binds all ranks' sockets before a thread runs; nothing is left open;
+//   kUnavailable when it gave up.
 class Instance {
  public:
   static Result<std::unique_ptr<Instance>> Create(InstanceConfig config, EgressThread* egress,
@@ -89,8 +90,9 @@ class Instance {
   // Single faults, between two steps, published at once. Not called on a step thread.
   // Errors: kUnavailable when Call could not run.
   //
-  // How many copies of the block left the prefix cache. Errors: also as ParseBlockName.
-  Result<std::size_t> Evict(std::uint32_t rank, std::string_view block);
+  // How many copies of the block left the prefix cache, of one KV-cache group or of all. Errors: also as
+  // ParseBlockName.
+  Result<std::size_t> Evict(std::uint32_t rank, std::string_view block, std::optional<std::uint32_t> group = {});
   // Who was preempted; nothing if no request runs.
   Result<std::optional<scheduler::RequestId>> Preempt(std::uint32_t rank);
   // Empties the prefix cache, preempting what runs.

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 
 #include "engine/simulated_runner.h"
 #include "kv_events/batch.h"
@@ -22,11 +21,13 @@ struct InstanceConfig {
   TimeModel time_model;
   SimulatedRunner::Options runner;  // the sizes are taken from `scheduler`
   HashAlgorithm hash_algorithm = HashAlgorithm::kSha256Cbor;
-  std::string hash_seed{kDefaultHashSeed};
+  HashSeed hash_seed;  // under HashSeed::Random() all ranks and their lives have one root
   KVEventsConfig events;
   std::uint32_t data_parallel_size = 1;
   std::size_t max_requests = 1024;  // per rank, queued or unfinished
   LogSink log;
+  // Asked before each rank is made; true: give up. May be empty.
+  std::function<bool()> give_up;
   // Sees every batch before it is published, on the rank's step thread; must not throw. May be empty.
   std::function<void(std::uint32_t rank, std::uint64_t number, const KVEventBatch& batch)> observe_batch;
 };

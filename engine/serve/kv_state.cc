@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/kv_state.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "kv_events/state_dump.h"
@@ -37,17 +38,17 @@ std::optional<PromptLookup> LookUpPrompt(Instance& instance, std::uint32_t rank,
                                          const scheduler::PromptIdentity& prompt) {
   PromptLookup lookup;
   lookup.rank = rank;
+  lookup.num_groups = std::max<std::size_t>(instance.config().scheduler.groups.size(), 1);
+  lookup.blocks.resize(prompt.hashes.size() * lookup.num_groups);
   const bool ran = instance.Call(rank, [&](EngineCore& core) {
-    constexpr std::uint32_t kGroup = 0;
     const scheduler::BlockPool& pool = core.scheduler().pool();
     lookup.batch = LastBatch(core);
+    lookup.prefix_tokens = core.scheduler().CachedTokens(prompt.hashes);
+    std::size_t place = 0;
     for (const BlockHash& hash : prompt.hashes) {
-      BlockLookup block;
-      block.hash = hash.ToHex();
-      block.copies = pool.num_copies(hash, kGroup);
-      block.announced = pool.num_announced(hash, kGroup) > 0;
-      if (block.copies > 0 && lookup.prefix_blocks == lookup.blocks.size()) ++lookup.prefix_blocks;
-      lookup.blocks.push_back(std::move(block));
+      for (std::uint32_t group = 0; group < lookup.num_groups; ++group) {
+        lookup.blocks[place++] = {pool.num_copies(hash, group), pool.num_announced(hash, group) > 0};
+      }
     }
   });
   if (!ran) return std::nullopt;

@@ -27,9 +27,8 @@ enum class KVStateDetail : std::uint8_t { kDigest, kBlocks };
 // Threads: any but a step thread.
 std::optional<KVState> TakeKVState(Instance& instance, std::uint32_t rank, KVStateDetail detail);
 
-// One full block of a prompt.
+// One full block of a prompt, in one KV-cache group.
 struct BlockLookup {
-  std::string hash;          // all bytes, in hexadecimal
   std::uint32_t copies = 0;  // physical blocks that hold it
   bool announced = false;
 };
@@ -38,8 +37,9 @@ struct BlockLookup {
 struct PromptLookup {
   std::uint32_t rank = 0;
   std::optional<std::uint64_t> batch;
-  std::size_t prefix_blocks = 0;  // from the prompt's beginning without a hole: what a request would hit
-  std::vector<BlockLookup> blocks;
+  std::uint32_t prefix_tokens = 0;  // cached for every group, from the prompt's beginning on
+  std::size_t num_groups = 1;
+  std::vector<BlockLookup> blocks;  // of the first hash in every group, then of the next
 };
 
 // As TakeKVState. `prompt`: from IdentifyPrompt with the instance's block size and hasher.

@@ -214,7 +214,7 @@ void RankLife::MeetFaults() {
 void RankLife::Meet(const Fault& fault) {
   switch (fault.kind) {
     case FaultKind::kEvict:
-      Evict(fault.block);
+      Evict(fault.block, fault.group);
       break;
     case FaultKind::kPreempt:
       Preempt();
@@ -237,14 +237,14 @@ void RankLife::Meet(const Fault& fault) {
   }
 }
 
-std::size_t RankLife::Evict(const BlockHash& name) {
+std::size_t RankLife::Evict(const BlockHash& name, std::optional<std::uint32_t> group) {
   std::vector<std::pair<BlockHash, std::uint32_t>> blocks;
   engine_->scheduler().pool().Walk([&](const ResidentBlock& block) {
     const bool named = name.size() == sizeof(std::uint64_t) ? block.hash.Low64() == name.Low64() : block.hash == name;
-    if (named) blocks.emplace_back(block.hash, block.group);
+    if (named && group.value_or(block.group) == block.group) blocks.emplace_back(block.hash, block.group);
   });
   std::size_t copies = 0;
-  for (const auto& [hash, group] : blocks) copies += engine_->EvictHash(hash, group);
+  for (const auto& [hash, of_group] : blocks) copies += engine_->EvictHash(hash, of_group);
   if (copies > 0) faults_->counters.Count(FaultKind::kEvict);
   return copies;
 }

@@ -70,7 +70,7 @@ class RankLife final : public EngineListener {
   void Stop(std::chrono::milliseconds deadline);
 
   // On the step thread: single faults, counted.
-  std::size_t Evict(const BlockHash& name);
+  std::size_t Evict(const BlockHash& name, std::optional<std::uint32_t> group);
   std::optional<scheduler::RequestId> Preempt();
   bool Reset();
 

@@ -166,11 +166,15 @@ HttpResponse Routes::Respond(const HttpRequest& request, Answer answer) {
 
 std::optional<ApiError> Routes::Unauthorized(const HttpRequest& request) const {
   if (config_.api_keys.empty() || !request.path.starts_with("/v1")) return std::nullopt;
-  constexpr std::string_view kScheme = "Bearer ";
+  constexpr std::string_view kScheme = "bearer ";  // in any case
   const std::string header = request.Header("authorization").value_or("");
+  const auto same_letter = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
+  const bool has_scheme =
+      header.size() > kScheme.size() &&
+      std::equal(kScheme.begin(), kScheme.end(), header.begin(), [&](char b, char a) { return same_letter(a, b); });
   bool known = false;
   for (const std::string& key : config_.api_keys) {
-    known = (header.starts_with(kScheme) && SameSecret(header.substr(kScheme.size()), key)) || known;
+    known = (has_scheme && SameSecret(header.substr(kScheme.size()), key)) || known;
   }
   if (known) return std::nullopt;
   return ApiError{401, "the header Authorization does not carry a known key; expected: Bearer KEY",
@@ -178,21 +182,28 @@ std::optional<ApiError> Routes::Unauthorized(const HttpRequest& request) const {
 }
 
 HttpResponse Routes::Models(const HttpRequest&) {
-  Json all;
-  for (const std::string& model : config_.models) {
-    Json one = Json::parse(ModelsResponse(model, created_, instance_->config().scheduler.max_model_len));
-    if (all.is_null()) {
-      all = std::move(one);
-    } else {
-      all["data"].push_back(std::move(one["data"][0]));
-    }
+  Json list = Json::array();
+  const auto add = [&](const std::string& name) -> Json& {
+    Json one = Json::parse(ModelsResponse(name, created_, instance_->config().scheduler.max_model_len));
+    list.push_back(std::move(one["data"][0]));
+    return list.back();
+  };
+  for (const std::string& model : config_.models) add(model);
+  for (const LoraModule& module : config_.lora_modules) {
+    Json& card = add(module.name);
+    card["root"] = module.path;
+    card["parent"] = module.parent;
   }
-  return JsonResponse(all);
+  return JsonResponse({{"object", "list"}, {"data", std::move(list)}});
 }
 
-ApiResult<std::string> Routes::ModelOf(const std::string& named) const {
-  if (named.empty()) return config_.models.front();
-  if (std::find(config_.models.begin(), config_.models.end(), named) != config_.models.end()) return named;
+ApiResult<Routes::NamedModel> Routes::ModelOf(const std::string& named) const {
+  if (named.empty()) return NamedModel{config_.models.front(), std::nullopt};
+  if (std::ranges::find(config_.models, named) != config_.models.end()) return NamedModel{named, std::nullopt};
+  for (std::size_t i = 0; i < config_.lora_modules.size(); ++i) {
+    if (config_.lora_modules[i].name != named) continue;
+    return NamedModel{named, scheduler::LoraAdapter{static_cast<std::int64_t>(i + 1), named}};
+  }
   return tl::unexpected(NotFound("model", fmt::format("the model \"{}\" does not exist; GET /v1/models lists those "
                                                       "that do",
                                                       ShortText(named))));
@@ -205,9 +216,9 @@ HttpResponse Routes::Tokenize(const HttpRequest& request) {
   if (!parsed) return ErrorResponse(parsed.error());
   const auto model = ModelOf(parsed->model);
   if (!model) return ErrorResponse(model.error());
-  const auto tokens = tokenizer_->Encode(parsed->text);
-  if (!tokens) return ErrorResponse(ToApiError(tokens.error()));
-  return BodyResponse(TokenizeResponse(*tokens, instance_->config().scheduler.max_model_len));
+  const auto encoded = EncodePrompt(*tokenizer_, parsed->prompt);
+  if (!encoded) return ErrorResponse(ToApiError(encoded.error()));
+  return BodyResponse(TokenizeResponse(encoded->tokens, instance_->config().scheduler.max_model_len));
 }
 
 HttpResponse Routes::Detokenize(const HttpRequest& request) {
@@ -241,7 +252,13 @@ HttpResponse Routes::EventSources(const HttpRequest&) {
                        {"replay_endpoint", source.replay_endpoint ? Json(*source.replay_endpoint) : Json(nullptr)},
                        {"topic", source.topic}});
   }
-  return JsonResponse({{"sources", std::move(sources)}});
+  const HashIdentity& identity = instance_->hasher().identity();
+  return JsonResponse({{"sources", std::move(sources)},
+                       {"hash",
+                        {{"algorithm", ToString(identity.algorithm)},
+                         {"seed_source", ToString(identity.seed.source)},
+                         {"seed", identity.seed.text ? Json(*identity.seed.text) : Json(nullptr)},
+                         {"root", identity.root.ToHex()}}}});
 }
 
 HttpResponse Routes::ResetPrefixCache(const HttpRequest& request) {
@@ -304,11 +321,12 @@ HttpResponse Routes::Complete(CompletionKind kind, const HttpRequest& request) {
   if (!model) return ErrorResponse(model.error());
   const auto rank = RankOf(request);
   if (!rank) return ErrorResponse(rank.error());
-  auto started = CompletionJob::Start({instance_, tokenizer_, &counters_, config_.default_max_tokens}, *parsed, *rank);
+  auto started = CompletionJob::Start(
+      {instance_, tokenizer_, &counters_, config_.default_max_tokens, std::move(model->lora)}, *parsed, *rank);
   if (!started) return ErrorResponse(started.error());
   std::unique_ptr<CompletionJob> job = *std::move(started);
   ResponseHead head{kind, ResponseId(kind, RequestIdOf(request).value_or(UniqueText())), UnixSeconds(),
-                    *std::move(model)};
+                    std::move(model->name)};
 
   // A refusal is a status of its own as long as nothing was written: until the first news also of a stream.
   std::vector<Choice> choices(job->num_choices());

@@ -16,8 +16,16 @@
 
 namespace kvwire::engine {
 
+// An adapter that a request may name in place of a model.
+struct LoraModule {
+  std::string name;
+  std::string path;    // nothing is loaded from there
+  std::string parent;  // the model that it adapts
+};
+
 struct RoutesConfig {
   std::vector<std::string> models;         // names that a request may give; at least one, the first is the answer's
+  std::vector<LoraModule> lora_modules;    // their ids count from 1 in this order; no name is a model's or another's
   std::vector<std::string> api_keys;       // not empty: paths under /v1 need one of them
   std::uint32_t default_max_tokens = 128;  // of a chat that names none
   std::string version;
@@ -42,6 +50,10 @@ class Routes {
 
  private:
   using Answer = HttpResponse (Routes::*)(const HttpRequest&);
+  struct NamedModel {
+    std::string name;
+    std::optional<scheduler::LoraAdapter> lora;
+  };
 
   void Add(HttpServer* server, const char* method, const char* path, Answer answer);
   HttpResponse Respond(const HttpRequest& request, Answer answer);
@@ -65,7 +77,7 @@ class Routes {
 
   HttpResponse Complete(CompletionKind kind, const HttpRequest& request);
   ApiResult<std::optional<std::uint32_t>> RankOf(const HttpRequest& request) const;
-  ApiResult<std::string> ModelOf(const std::string& named) const;
+  ApiResult<NamedModel> ModelOf(const std::string& named) const;
 
   const RoutesConfig config_;
   Instance* const instance_;

@@ -154,6 +154,7 @@ std::string MetricsText(const Instance& instance, const ServerCounters& counters
   }
 
   const scheduler::SchedulerConfig& config = instance.config().scheduler;
+  const HashIdentity& identity = instance.hasher().identity();
   MetricFamily& info = families.emplace_back();
   info.name = "vllm:cache_config_info";
   info.help = "The KV cache, as labels";
@@ -164,8 +165,21 @@ std::string MetricsText(const Instance& instance, const ServerCounters& counters
     with_config.push_back({"enable_prefix_caching", PythonText(config.enable_prefix_caching)});
     with_config.push_back({"num_gpu_blocks", std::to_string(config.num_blocks)});
     with_config.push_back({"num_gpu_blocks_override", std::to_string(config.num_blocks)});
-    with_config.push_back({"prefix_caching_hash_algo", std::string(ToString(instance.config().hash_algorithm))});
+    with_config.push_back({"prefix_caching_hash_algo", std::string(ToString(identity.algorithm))});
     info.metric.push_back(Value(std::move(with_config), kGauge, 1));
+  }
+
+  MetricFamily& hash = families.emplace_back();
+  hash.name = "kvwire_hash_info";
+  hash.help = "What the hashes of blocks are made with, as labels";
+  hash.type = kGauge;
+  for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
+    auto with_identity = labels(rank);
+    with_identity.push_back({"algorithm", std::string(ToString(identity.algorithm))});
+    with_identity.push_back({"seed_source", std::string(ToString(identity.seed.source))});
+    with_identity.push_back({"seed", identity.seed.text.value_or("")});
+    with_identity.push_back({"root", identity.root.ToHex()});
+    hash.metric.push_back(Value(std::move(with_identity), kGauge, 1));
   }
   return prometheus::TextSerializer().Serialize(families);
 }

@@ -282,6 +282,119 @@ TEST_CASE("a lookup ends at the first block that is not held") {
   CHECK(holed["blocks"][3]["copies"] == 1);
 }
 
+TEST_CASE(
+    "a lookup of a prompt that leaves no room, or of too many blocks on all ranks, is refused with both numbers") {
+  const DevBench dev;
+  CHECK(dev.Tell("/kv/lookup", {{"prompt", std::string(999, 'x')}})["num_tokens"] == 999);
+  const json error = DevBench::Refusal(dev.Post("/kv/lookup", json{{"prompt", std::string(1000, 'x')}}.dump()));
+  CHECK(error["message"] == "the prompt has 1000 tokens; max_model_len is 1000, for prompt and output together");
+  CHECK(error["param"] == "prompt");
+  engine::InstanceConfig config = SmallInstance(2);
+  config.scheduler.block_size = 1;
+  config.scheduler.max_model_len = 1u << 20;
+  const DevBench large(std::move(config));
+  const auto look_up = [&](std::size_t size) {
+    return large.Post("/kv/lookup", json{{"prompt", std::string(size, 'x')}}.dump());
+  };
+  CHECK(look_up(1u << 17)->status == 200);
+  const json many = DevBench::Refusal(look_up((1u << 17) + 1));
+  CHECK(Contains(many["message"], "131073 full blocks"));
+  CHECK(Contains(many["message"], "2 ranks"));
+  CHECK(Contains(many["message"], "at most 262144"));
+}
+
+TEST_CASE("a lookup with an adapter's name, a salt or items finds the blocks of such a request only") {
+  const DevBench dev;
+  const auto submit = [&](auto&& describe) {
+    scheduler::NewRequest request;
+    request.prompt.assign({1, 2, 3, 4, 5, 6, 7, 8, 9});
+    describe(&request);
+    const auto admission = dev.instance().Submit(std::move(request), 0);
+    REQUIRE(admission.has_value());
+    CHECK(Eventually([&] { return admission->output->Take(std::chrono::milliseconds(10)).finished.has_value(); }));
+  };
+  const auto prefix = [&](json more) {
+    more["prompt"] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    return dev.Tell("/kv/lookup", more)["ranks"][0]["prefix_tokens"].get<int>();
+  };
+  const json item = json::array({{{"identifier", "cat"}, {"offset", 5}, {"length", 1}}});
+  submit([](auto* request) { request->lora = scheduler::LoraAdapter{7, "tuned"}; });
+  CHECK(prefix({}) == 0);
+  CHECK(prefix({{"lora_name", "tuned"}}) == 8);
+  CHECK(prefix({{"lora_name", "other"}}) == 0);
+  submit([](auto* request) { request->multimodal = {{"cat", 5, 1}}; });
+  CHECK(prefix({{"kvwire_multimodal", item}}) == 8);
+  CHECK(prefix({}) == 4);
+  CHECK(prefix({{"kvwire_multimodal", item}, {"cache_salt", "x"}}) == 0);
+}
+
+TEST_CASE("with several groups a lookup has each one's copies and the tokens that all have; evictions are by group") {
+  using scheduler::KVCacheKind;
+  engine::InstanceConfig config = SmallInstance();
+  config.scheduler.groups = {{KVCacheKind::kFullAttention, 4, 0}, {KVCacheKind::kSlidingWindow, 4, 8}};
+  const DevBench dev(std::move(config));
+  dev.Complete(kPrompt);
+  const auto look_up = [&] { return dev.Tell("/kv/lookup", {{"prompt", kPrompt}})["ranks"][0]; };
+  const auto copies = [&](std::size_t block) { return look_up()["blocks"][block]["copies_by_group"]; };
+  const json all = look_up();
+  CHECK(all["prefix_tokens"] == 20);
+  CHECK(all["held_prefix_blocks"] == 5);
+  REQUIRE(all["blocks"].size() == 5);
+  for (const json& block : all["blocks"]) {
+    CHECK(block["copies"] == block["copies_by_group"][0].get<int>() + block["copies_by_group"][1].get<int>());
+  }
+  CHECK(copies(4) == json{1, 1});
+  const auto evict = [&](std::size_t block, std::uint32_t group) {
+    return json{{"now", {{"kind", "evict"}, {"block", all["blocks"][block]["hash"]}, {"group", group}}}};
+  };
+  // Of the window's group the last block goes: what is left of it ends one block earlier.
+  dev.Tell("/dev/faults", evict(4, 1));
+  CHECK(copies(4) == json{1, 0});
+  CHECK(look_up()["prefix_tokens"] == 16);
+  CHECK(look_up()["blocks"][4]["announced"] == true);
+  CHECK(Contains(dev.RefusedFault(evict(4, 1))["message"], "is not in the prefix cache of group 1"));
+  CHECK(Contains(dev.RefusedFault(evict(4, 9))["message"], "is not in the prefix cache of group 9"));
+  // Without a group every copy goes.
+  dev.Tell("/dev/faults", {{"now", {{"kind", "evict"}, {"block", all["blocks"][3]["hash"]}}}});
+  CHECK(copies(3) == json{0, 0});
+  // The page's paths tell of all groups.
+  const json pool = dev.Ask("/dev/pool");
+  int cached = 0;
+  const json now = look_up();
+  for (const json& block : now["blocks"]) cached += block["copies"].get<int>();
+  CHECK(Letters(pool, "ch") >= std::size_t(cached));
+  const json state = dev.Ask("/kv/state");
+  CHECK(state["digest"].get<std::string>().find("1/GPU") != std::string::npos);
+  std::size_t groups[2] = {};
+  const json log = dev.Ask("/dev/events");
+  for (const json& event : log["events"]) {
+    for (const std::size_t group : {std::size_t{0}, std::size_t{1}}) {
+      groups[group] += Contains(event["text"], "group_idx=" + std::to_string(group)) ? 1 : 0;
+    }
+  }
+  CHECK(groups[0] >= 2);
+  CHECK(groups[1] >= 3);
+  // The next request computes what is no longer there, and everything is announced again.
+  dev.Complete(kPrompt);
+  CHECK(look_up()["prefix_tokens"] == 20);
+}
+
+TEST_CASE("a block is evicted by the name that the lookup gives it, whatever the algorithm") {
+  for (const auto& [algorithm, digits] :
+       {std::pair(HashAlgorithm::kXxhashCbor, std::size_t{32}), std::pair(HashAlgorithm::kSha256, std::size_t{64})}) {
+    engine::InstanceConfig config = SmallInstance();
+    config.hash_algorithm = algorithm;
+    const DevBench dev(std::move(config));
+    dev.Complete(kPrompt);
+    const auto look_up = [&] { return dev.Tell("/kv/lookup", {{"prompt", kPrompt}})["ranks"][0]; };
+    const std::string hash = look_up()["blocks"][2]["hash"];
+    CHECK(hash.size() == digits);
+    dev.Tell("/dev/faults", {{"now", {{"kind", "evict"}, {"block", hash}}}});
+    CHECK(look_up()["held_prefix_blocks"] == 2);
+    CHECK(look_up()["blocks"][3]["copies"] == 1);
+  }
+}
+
 TEST_CASE("a lookup of anything else than a prompt is refused with the field's name") {
   const DevBench dev;
   struct Bad {
@@ -293,6 +406,9 @@ TEST_CASE("a lookup of anything else than a prompt is refused with the field's n
                          {R"({"prompt": [1, -1]})", "prompt[1]"},
                          {R"({"prompt": "a", "cache_salt": 1})", "cache_salt"},
                          {R"({"prompt": "a", "salt": "x"})", "salt"},
+                         {R"({"prompt": "a", "lora_name": 1})", "lora_name"},
+                         {R"({"prompt": "a", "kvwire_multimodal": []})", "kvwire_multimodal"},
+                         {R"({"prompt": [1], "kvwire_multimodal": [1]})", "kvwire_multimodal[0]"},
                          {R"({"prompts": "a"})", "prompts"},
                          {"[]", nullptr},
                          {"", nullptr},
@@ -306,7 +422,8 @@ TEST_CASE("a key that is not known is refused with its name and those that are")
   const DevBench dev;
   const json lookup = DevBench::Refusal(dev.Post("/kv/lookup", R"({"prompt": "a", "model": null})"));
   CHECK(lookup["param"] == "model");
-  CHECK(lookup["message"] == "model is null, which is no known key; expected prompt or cache_salt");
+  CHECK(lookup["message"] ==
+        "model is null, which is no known key; expected prompt, cache_salt, lora_name or kvwire_multimodal");
   const json fault = dev.RefusedFault({{"faults", json::array()}, {"ranks", {0}}});
   CHECK(fault["param"] == "ranks");
   CHECK(fault["message"] == "ranks is [0], which is no known key; expected rank, now, seed or faults");
@@ -523,7 +640,7 @@ TEST_CASE("a fault that is not allowed is refused with the field's name, and not
                         {{{"now", {{"kind", "reset"}, {"at", 3}}}}, "now.at", {"now.at", "3"}},
                         {{{"now", {{"kind", "reset"}, {"every", 3}}}}, "now.every", {"now.every", "3"}},
                         {{{"now", {{"kind", "evict"}}}}, "now", {"now.block"}},
-                        {{{"now", {{"kind", "evict"}, {"block", "xyz"}}}}, "now", {"now.block", "xyz", "16 or 64"}},
+                        {{{"now", {{"kind", "evict"}, {"block", "xyz"}}}}, "now", {"now.block", "xyz", "16, 32 or 64"}},
                         {{{"now", {{"kind", "evict"}, {"block", absent}}}}, "now", {"now.block", absent}},
                         {{{"now", {{"kind", "restart"}, {"first_number", -1}}}}, "now", {"now.first_number", "-1"}},
                         {{{"now", {{"kind", "reset"}}}, {"seed", 7}}, "seed", {"seed", "7", "now"}},

@@ -308,7 +308,7 @@ TEST_CASE("an evicted block is removed on the wire, by its 64 bits or its whole 
   CHECK(bench.Count(FaultKind::kEvict) == 2);
   const auto refused = bench.instance->Evict(0, "xyz");
   REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error().message == "block: \"xyz\"; allowed: 16 or 64 hexadecimal digits");
+  CHECK(refused.error().message == "block: \"xyz\"; allowed: 16, 32 or 64 hexadecimal digits");
   CHECK(consumer->Confirmed());
   CHECK(consumer->notes.checker.Verdict() == CheckVerdict::kClean);
 }

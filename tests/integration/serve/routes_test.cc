@@ -363,7 +363,7 @@ TEST_CASE("with keys, paths under /v1 need one of them") {
     CHECK(ErrorOf(bench.Post(kCompletions, request, {{"Authorization", header}}))["code"] == 401);
   }
   CHECK(ErrorOf(bench.Get("/v1/models"))["code"] == 401);
-  for (const char* header : {"Bearer first-key", "Bearer second-key"}) {
+  for (const char* header : {"Bearer first-key", "Bearer second-key", "bearer first-key", "BEARER second-key"}) {
     Parsed(bench.Post(kCompletions, request, {{"Authorization", header}}));
   }
   CHECK(bench.Get("/health")->status == 200);
@@ -440,6 +440,11 @@ TEST_CASE("a full queue is status 429, for all choices of a request or none") {
   CHECK(ErrorOf(refused)["code"] == 429);
   CHECK(refused->has_header("Retry-After"));
   CHECK(Eventually([&] { return bench.instance().num_requests() == 2; }));
+  // The choice that had found a place is refused with the other one.
+  const std::string metrics = bench.Get("/metrics")->body;
+  const std::string labels = R"({engine="0",model_name="sim",)";
+  CHECK(metrics.find("kvwire_requests_refused_total" + labels + R"(reason="queue_full"} 2)") != std::string::npos);
+  CHECK(metrics.find("vllm:request_success_total" + labels + R"(finished_reason="abort"} 0)") != std::string::npos);
   bench.instance().Shutdown(std::chrono::milliseconds(1000));
   client.Join();
 }
@@ -654,6 +659,39 @@ TEST_CASE("B5: the ports are base + rank for events and replay, and the sources 
     CHECK(sources[static_cast<std::size_t>(rank)]["endpoint"] == host + std::to_string(kBase + rank));
     CHECK(sources[static_cast<std::size_t>(rank)]["replay_endpoint"] == host + std::to_string(kReplayBase + rank));
   }
+}
+
+TEST_CASE("F1: how hashes are made is told once beside the sources, and with every rank's figures") {
+  const auto check = [](HashAlgorithm algorithm, const HashSeed& seed, const std::string& name,
+                        const std::string& source, const json& text) {
+    CAPTURE(name);
+    engine::InstanceConfig config = SmallInstance(2);
+    config.hash_algorithm = algorithm;
+    config.hash_seed = seed;
+    const ServerBench bench(config);
+    const json hash = Parsed(bench.Get("/kv_event_sources"))["hash"];
+    const std::string root = bench.instance().hasher().root().ToHex();
+    CHECK(root.size() == (algorithm == HashAlgorithm::kXxhash ? 32 : 64));
+    CHECK(hash == json{{"algorithm", name}, {"seed_source", source}, {"seed", text}, {"root", root}});
+    const std::string metrics = bench.Get("/metrics")->body;
+    BlockHasher hasher = BlockHasher::Create(algorithm, HashSeed{}).value().WithRoot(bench.instance().hasher().root());
+    for (const char* const rank : {"0", "1"}) {
+      const std::string line = "kvwire_hash_info{engine=\"" + std::string(rank) + R"(",model_name="sim",algorithm=")" +
+                               name + R"(",seed_source=")" + source + R"(",seed=")" +
+                               (text.is_null() ? "" : text.get<std::string>()) + R"(",root=")" + root + "\"} 1";
+      CHECK_MESSAGE(metrics.find(line) != std::string::npos, line);
+      // Every rank begins with that root.
+      Parsed(bench.Post(kCompletions, {{"prompt", {1, 2, 3, 4}}, {"max_tokens", 1}}, {{"X-data-parallel-rank", rank}}));
+      const std::vector<SeenStore> stores = bench.Stores(std::uint32_t(*rank - '0'));
+      REQUIRE(stores.size() == 1);
+      const BlockHash first = hasher.HashBlock(BlockHash(), std::vector<TokenId>{1, 2, 3, 4});
+      CHECK(stores[0].block_hashes[0].Low64() == first.Low64());
+    }
+  };
+  check(HashAlgorithm::kSha256Cbor, {}, "sha256_cbor", "default", std::string(kDefaultHashSeed));
+  check(HashAlgorithm::kSha256, {HashSeedSource::kEnvironment, "0"}, "sha256", "environment", "0");
+  check(HashAlgorithm::kXxhash, {HashSeedSource::kEnvironment, "0"}, "xxhash", "environment", "0");
+  check(HashAlgorithm::kXxhashCbor, HashSeed::Random(), "xxhash_cbor", "random", nullptr);
 }
 
 TEST_CASE("figures have vLLM's names and say what happened") {

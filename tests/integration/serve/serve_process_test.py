@@ -7,15 +7,18 @@ import contextlib
 import http.client
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
 
 KVWIRE = sys.argv.pop()
+MODEL_CONFIGS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "model-configs"
 WATCHDOG = 20
 EVENTS = {"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:0", "replay_endpoint": "tcp://127.0.0.1:0",
           "topic": "kv-events", "kvwire": {"mode": "bind"}}
@@ -206,7 +209,7 @@ class ServeTest(unittest.TestCase):
     def test_events_off(self):
         with Server("--port", "0", events=None) as server:
             self.assertEqual(server.sources, [])
-            self.assertEqual(json.loads(server.ask("GET", "/kv_event_sources")[1]), {"sources": []})
+            self.assertEqual(json.loads(server.ask("GET", "/kv_event_sources")[1])["sources"], [])
             self.assertEqual(len([line for line in server.end()[1].splitlines() if "events are off" in line]), 1)
 
     def test_bad_flags(self):
@@ -218,6 +221,16 @@ class ServeTest(unittest.TestCase):
                 (["--port", "65536"], None, "--port"),
                 (["--port", "x"], None, "--port"),
                 (["--host", "no such host"], None, "--host"),
+                (["--host", ""], None, "--host"),
+                (["--served-model-name", ""], None, "--served-model-name"),
+                (["--served-model-name", "a", ""], None, "--served-model-name"),
+                (["--lora-modules", "tuned"], None, "--lora-modules"),
+                (["--lora-modules", "=path"], None, "--lora-modules"),
+                (["--lora-modules", '{"name": "a"}'], None, "--lora-modules"),
+                (["--lora-modules", '{"name": "a", "path": "b", "nope": 1}'], None, "--lora-modules"),
+                (["--lora-modules", "a=x", "a=y"], None, "a=y"),
+                (["--lora-modules", "kvwire-sim=x"], None, "kvwire-sim=x"),
+                (["--model-config", "no/such/file"], None, "--model-config"),
                 (["--max-model-len", "8x"], None, "--max-model-len"),
                 (["--num-blocks", "1"], None, "--num-blocks"),
                 (["--num-gpu-blocks-override", "1"], None, "--num-gpu-blocks-override"),
@@ -233,6 +246,97 @@ class ServeTest(unittest.TestCase):
                 code, message = refused(*([] if "--port" in arguments else ["--port", "0"]), *arguments, events=events)
                 self.assertNotEqual(code, 0)
                 self.assertIn(part, message)
+
+    def test_adapters(self):
+        """D21: --lora-modules in both of vLLM's forms: adapters that requests may name, with ids in the order of the flag"""
+        with Server("base", "--port", "0", "--enable-lora", "--lora-modules", "plain=/a=b",
+                    '{"name": "full", "path": "/c", "base_model_name": "other"}', "--max-loras", "4") as server:
+            models = json.loads(server.ask("GET", "/v1/models")[1])["data"]
+            self.assertEqual([(model["id"], model["root"], model["parent"]) for model in models],
+                             [("base", "base", None), ("plain", "/a=b", "base"), ("full", "/c", "other")])
+            tap = self.tap(server)
+            for model in ("base", "full", "plain"):
+                self.assertEqual(server.complete(model=model)["model"], model)
+            stored = self.stored(tap, 3)
+            self.assertEqual([(event.get("lora_id"), event.get("lora_name")) for event in stored],
+                             [(None, None), (2, "full"), (1, "plain")])
+            self.assertEqual(server.ask("POST", "/v1/completions", {"prompt": "x", "model": "none"})[0], 404)
+
+    def test_hash_roots(self):
+        """F1: processes agree on hashes, but without a seed for xxhash, of which they warn once while events are on"""
+        def run(algorithm, seed, events=EVENTS):
+            environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+            if seed is not None:
+                environment["PYTHONHASHSEED"] = seed
+            with Server("--port", "0", "--prefix-caching-hash-algo", algorithm, events=events, environment=environment) as server:
+                told = json.loads(server.ask("GET", "/kv_event_sources")[1])["hash"]
+                return told, len([line for line in server.end()[1].splitlines() if "random" in line])
+
+        for algorithm, seed, source, text in (("sha256_cbor", None, "default", "vllm-none-hash"), ("sha256", "0", "environment", "0"),
+                                              ("xxhash_cbor", "0", "environment", "0"), ("xxhash", None, "random", None)):
+            with self.subTest(algorithm=algorithm, seed=seed):
+                (one, warnings), (other, _) = run(algorithm, seed), run(algorithm, seed)
+                self.assertEqual((one["algorithm"], one["seed_source"], one["seed"]), (algorithm, source, text))
+                self.assertEqual(warnings, 1 if source == "random" else 0)
+                self.assertEqual(one["root"] == other["root"], source != "random")
+        self.assertEqual(run("xxhash", None, events=None)[1], 0)
+
+    def test_hash_roots_of_a_trace(self):
+        """F1: replay-trace warns in the same way"""
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+        with tempfile.TemporaryDirectory() as directory:
+            trace = pathlib.Path(directory, "trace.jsonl")
+            trace.write_text('{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n')
+            for seed, events, warnings in ((None, EVENTS, 1), ("0", EVENTS, 0), (None, {}, 0)):
+                done = subprocess.run([KVWIRE, "replay-trace", str(trace), "--prefix-caching-hash-algo", "xxhash",
+                                       "--kv-events-config", json.dumps(events)], capture_output=True, text=True, timeout=WATCHDOG,
+                                      env={**environment, **({} if seed is None else {"PYTHONHASHSEED": seed})})
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stderr.count("random"), warnings, done.stderr)
+
+    def test_hybrid(self):
+        """a model with several KV-cache groups: the cache changes no output, and usage has the tokens of the lookup"""
+        def conversation(server, looks):
+            answers, prompt = [], "Once upon a time there was a king. " * 60
+            for turn in range(6):
+                looked = json.loads(server.ask("POST", "/kv/lookup", {"prompt": prompt})[1])["ranks"][0] if looks else None
+                answer = server.complete(prompt, max_tokens=40)
+                answers.append(answer["choices"][0]["text"])
+                cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+                if looks:
+                    self.assertEqual(cached, looked["prefix_tokens"], turn)
+                    self.assertEqual(len(looked["blocks"][0]["copies_by_group"]), groups)
+                    hits.append(cached)
+                prompt += answers[-1] + " And then? "
+            return answers
+
+        for name, groups in (("sliding-window-hybrid", 3), ("mamba-hybrid", 2)):
+            with self.subTest(model=name):
+                config = ["--port", "0", "--dev", "--model-config", str(MODEL_CONFIGS / f"{name}.json")]
+                hits = []
+                with Server(*config) as server:
+                    tap = self.tap(server)
+                    cached = conversation(server, looks=True)
+                    stored = self.stored(tap, groups)
+                    self.assertEqual({event["group_idx"] for event in stored}, set(range(groups)))
+                    page = json.loads(server.ask("GET", "/dev/pool")[1])
+                    self.assertGreater(page["blocks"].count("c"), 100)
+                with Server(*config, "--no-enable-prefix-caching") as server:
+                    self.assertEqual(conversation(server, looks=False), cached)
+                self.assertEqual(hits[0], 0)
+                self.assertTrue(all(hit > 1000 for hit in hits[1:]), hits)
+
+    def test_tool_conversation(self):
+        """a conversation in which tools were called is accepted as the OpenAI client sends it, and goes on in the cache"""
+        with Server("--port", "0", events=None) as server:
+            call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
+            messages = [{"role": "user", "content": "How is the weather in Bonn?"},
+                        {"role": "assistant", "content": None, "tool_calls": [call]},
+                        {"role": "tool", "tool_call_id": "call_1", "content": "rain"}]
+            for more, cached in (([], 0), ([{"role": "user", "content": "And tomorrow?"}], 96)):
+                status, body = server.ask("POST", "/v1/chat/completions", {"messages": messages + more, "max_tokens": 4})
+                self.assertEqual(status, 200, body)
+                self.assertEqual(json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"], cached)
 
     def test_b3_ports(self):
         """B3: a second server on a port that is taken fails at start on whichever rank, naming flag, socket and address"""
@@ -321,6 +425,20 @@ class ServeTest(unittest.TestCase):
             self.assertEqual(status, 503)
             self.assertEqual(json.loads(body)["error"]["code"], 503)
 
+    def test_end_during_start(self):
+        """a signal while engines are still being made ends the start"""
+        for fleet in (["--instances", "1000"], ["--data-parallel-size", "64"]):
+            with self.subTest(fleet=fleet):
+                process = subprocess.Popen(command("--port", "0", "--num-blocks", "200000", *fleet, events=None),
+                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for line in process.stderr:
+                    if "events are off" in line:
+                        break
+                process.terminate()
+                output, _ = process.communicate(timeout=WATCHDOG)
+                self.assertEqual(process.returncode, 0)
+                self.assertNotIn("serving on", output)
+
     def test_second_signal_kills(self):
         with Server("--port", "0", "--decode-us-per-request", "1000000", "--shutdown-timeout", "1000") as server:
             client = threading.Thread(target=lambda: self.swallow(server))
@@ -346,10 +464,27 @@ class ServeTest(unittest.TestCase):
                 self.assertRegex(server.ask("GET", "/metrics")[1], r'kvwire_requests_refused_total\{[^}]*reason="tokenizer"\} 1\n')
 
     def test_keys(self):
-        with Server("--port", "0", events=None, environment={"VLLM_API_KEY": "secret"}) as server:
+        with Server("--port", "0", events=None, environment={"VLLM_API_KEY": "sec%72et"}) as server:
             self.assertEqual(server.ask("GET", "/v1/models")[0], 401)
-            self.assertEqual(server.ask("GET", "/v1/models", headers={"Authorization": "Bearer secret"})[0], 200)
+            self.assertEqual(server.ask("GET", "/v1/models", headers={"Authorization": "Bearer sec%72et"})[0], 200)
             self.assertEqual(server.ask("GET", "/health")[0], 200)
+
+    def tap(self, server):
+        """the server's events from the first one on, as they come"""
+        ((_, endpoint, replay, _),) = server.sources
+        process = subprocess.Popen([KVWIRE, "tap", "--endpoint", endpoint, "--replay-endpoint", replay, "--json"],
+                                   stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close()))
+        return process
+
+    @staticmethod
+    def stored(tap, count):
+        stored = []
+        for line in tap.stdout:
+            stored += [event for event in json.loads(line).get("events", []) if event["type"] == "BlockStored"]
+            if len(stored) >= count:
+                return stored
+        raise AssertionError(f"the tap ended with {len(stored)} events")
 
     def wait(self, condition):
         end = time.monotonic() + WATCHDOG

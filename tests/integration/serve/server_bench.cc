@@ -76,12 +76,41 @@ double ServerBench::Metric(const std::string& name) const {
   return -1;
 }
 
-std::vector<SeenEvent> ServerBench::Events(std::uint32_t rank) const {
+// Of every message of a rank's stream so far.
+std::vector<Replayed> ServerBench::Replay(std::uint32_t rank) const {
   const auto dealer = ConnectTo(context_, LinkKind::kDealer, *instance_->sources().at(rank).replay_endpoint);
   REQUIRE(Ask(dealer.get(), 0) == SendResult::kSent);
+  std::vector<Replayed> messages = ReadReplay(dealer.get());
+  std::erase_if(messages, [](const Replayed& message) { return message.end; });
+  return messages;
+}
+
+std::vector<SeenStore> ServerBench::Stores(std::uint32_t rank) const {
+  std::vector<SeenStore> stores;
+  for (const Replayed& message : Replay(rank)) {
+    const auto decoded = DecodeBatch(message.payload);
+    REQUIRE(decoded.has_value());
+    for (std::size_t i = 0; i < decoded->batch.size(); ++i) {
+      const auto event = decoded->batch.at(i);
+      const auto* stored = std::get_if<BlockStored>(&event);
+      if (stored == nullptr) continue;
+      SeenStore seen;
+      seen.block_hashes.assign(stored->block_hashes.begin(), stored->block_hashes.end());
+      seen.parent_block_hash = stored->parent_block_hash;
+      seen.token_ids.assign(stored->token_ids.begin(), stored->token_ids.end());
+      seen.lora_id = stored->lora_id;
+      if (stored->lora_name) seen.lora_name = *stored->lora_name;
+      seen.extra_keys.assign(stored->extra_keys.per_block.begin(), stored->extra_keys.per_block.end());
+      seen.group_idx = stored->group_idx;
+      stores.push_back(std::move(seen));
+    }
+  }
+  return stores;
+}
+
+std::vector<SeenEvent> ServerBench::Events(std::uint32_t rank) const {
   std::vector<SeenEvent> events;
-  for (const Replayed& message : ReadReplay(dealer.get())) {
-    if (message.end) continue;
+  for (const Replayed& message : Replay(rank)) {
     const auto decoded = DecodeBatch(message.payload);
     REQUIRE(decoded.has_value());
     for (std::size_t i = 0; i < decoded->batch.size(); ++i) {

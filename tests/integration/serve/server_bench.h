@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,19 @@ struct SeenEvent {
   friend bool operator==(const SeenEvent&, const SeenEvent&) = default;
 };
 
+// A BlockStored as it came over the wire, as a value.
+struct SeenStore {
+  std::vector<BlockHash> block_hashes;
+  std::optional<BlockHash> parent_block_hash;
+  std::vector<TokenId> token_ids;
+  std::optional<std::int64_t> lora_id;
+  std::optional<std::string> lora_name;
+  std::vector<ExtraKeys> extra_keys;
+  std::optional<std::uint32_t> group_idx;
+
+  friend bool operator==(const SeenStore&, const SeenStore&) = default;
+};
+
 // A server in this process, on a port of its own.
 class ServerBench {
  public:
@@ -51,6 +66,8 @@ class ServerBench {
 
   // Every event of a rank's stream so far, in order; replayed.
   std::vector<SeenEvent> Events(std::uint32_t rank = 0) const;
+  // The same of BlockStored, with all that they say.
+  std::vector<SeenStore> Stores(std::uint32_t rank = 0) const;
   // How many of them are AllBlocksCleared.
   std::size_t Clears(std::uint32_t rank = 0) const;
 
@@ -59,6 +76,8 @@ class ServerBench {
   engine::Routes& routes() const { return *routes_; }
 
  private:
+  std::vector<Replayed> Replay(std::uint32_t rank) const;
+
   const std::shared_ptr<ZmqContext> context_ = ZmqContext::Create();
   const engine::ByteTokenizer tokenizer_;
   std::unique_ptr<engine::EgressThread> egress_;

@@ -48,6 +48,21 @@ TEST_CASE("a script may leave out its seed and its faults") {
   CHECK(MustParse(R"({"seed": 18446744073709551615})").seed == ~std::uint64_t{0});
 }
 
+TEST_CASE("a block is named by 64 digits of SHA-256, 32 of XXH3-128 or the last 16, in one group or in all") {
+  for (const std::size_t digits : {16, 32, 64}) {
+    const std::string json =
+        R"({"faults": [{"kind": "evict", "at": 1, "block": ")" + std::string(digits, 'a') + "\"}]}";
+    const Result<FaultScript> script = FaultScript::FromJson(json);
+    REQUIRE_MESSAGE(script.has_value(), script.error().message);
+    CHECK(script->faults[0].block.ToHex() == std::string(digits, 'a'));
+    CHECK_FALSE(script->faults[0].group.has_value());
+  }
+  const std::string grouped = R"({"seed":0,"faults":[{"kind":"evict","at":1,"block":"0123456789abcdef","group":2}]})";
+  const Result<FaultScript> script = FaultScript::FromJson(grouped);
+  CHECK(script.value().faults[0].group == 2);
+  CHECK(script.value().ToJson() == grouped);
+}
+
 TEST_CASE("what is wrong in a script is refused with field, value and what is allowed") {
   struct Row {
     std::string json;
@@ -56,7 +71,7 @@ TEST_CASE("what is wrong in a script is refused with field, value and what is al
   const std::string kinds =
       R"("drop", "duplicate", "delay", "undecodable", "overflow", "evict", "preempt", "reset" or "restart")";
   const std::string hash = "faults[0].block: \"";
-  const std::string digits = "\"; allowed: 16 or 64 hexadecimal digits";
+  const std::string digits = "\"; allowed: 16, 32 or 64 hexadecimal digits";
   const Row rows[] = {
       {"", "faults: \"\" is not a JSON object"},
       {"[]", "faults: \"[]\" is not a JSON object"},
@@ -74,6 +89,8 @@ TEST_CASE("what is wrong in a script is refused with field, value and what is al
       {R"({"faults": [{"kind": "delay", "at": 1, "block": 5}]})",
        R"(faults[0]: unknown key "block" with the value 5; )"
        R"(allowed: "kind", "at", "every", "probability", "count" or "ms")"},
+      {R"({"faults": [{"kind": "evict", "at": 1, "block": "0123456789abcdef", "group": 65536}]})",
+       "faults[0].group: 65536; allowed: 0 to 65535"},
       {R"({"faults": [{"kind": "drop"}]})", "faults[0]: 0 of at, every and probability; allowed: exactly one of them"},
       {R"({"faults": [{"kind": "drop", "at": 1}, {"kind": "drop", "at": 1, "every": 2}]})",
        "faults[1]: 2 of at, every and probability; allowed: exactly one of them"},

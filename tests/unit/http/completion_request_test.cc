@@ -166,16 +166,131 @@ TEST_CASE("what is no message is refused with its place") {
   CHECK(MessagesError(R"([{"role": "god", "content": "x"}])", "messages[0].role") ==
         R"(messages[0].role is "god", expected )" + roles);
   CHECK(MessagesError(R"([{"role": "user"}])", "messages[0].content") ==
-        "messages[0].content is missing, expected a text or a list of text parts");
+        "messages[0].content is missing, expected a text or a list of parts");
   CHECK(MessagesError(R"([{"role": "user", "content": null}])", "messages[0].content") ==
-        "messages[0].content is null, expected a text or a list of text parts");
-  CHECK(MessagesError(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
-                      "messages[0].content[0].type") ==
-        R"(messages[0].content[0].type is "image_url", which is not supported; expected "text")");
+        "messages[0].content is null, expected a text or a list of parts");
+  CHECK(MessagesError(R"([{"role": "user", "content": [{"type": "input_audio"}]}])", "messages[0].content[0].type") ==
+        R"(messages[0].content[0].type is "input_audio", which is not supported; expected "text" or "image_url")");
+  const std::string part = R"(, expected an object with type "text" and text, or with type "image_url" and image_url)";
   CHECK(MessagesError(R"([{"role": "user", "content": [{"type": "text"}]}])", "messages[0].content[0]") ==
-        R"(messages[0].content[0] is {"type":"text"}, expected an object with type "text" and text)");
+        R"(messages[0].content[0] is {"type":"text"})" + part);
   CHECK(MessagesError(R"([{"role": "user", "content": ["x"]}])", "messages[0].content[0]") ==
-        R"(messages[0].content[0] is "x", expected an object with type "text" and text)");
+        R"(messages[0].content[0] is "x")" + part);
+}
+
+TEST_CASE("a conversation with tools is rendered with each call's name and arguments; ids are not part of it") {
+  const auto prompt = [](const std::string& messages) {
+    const auto request = Parse(CompletionKind::kChat, R"({"messages": [)" + messages + "]}");
+    REQUIRE_MESSAGE(request.has_value(), request.error().message);
+    return std::get<std::string>(request->prompts.front());
+  };
+  const std::string call = R"({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}})";
+  const std::string one = "<|assistant|>\n<|tool_call|>f\n{\"a\": 1}\n<|assistant|>\n";
+  CHECK(prompt(R"({"role": "assistant", "content": null, "tool_calls": [)" + call + "]}") == one);
+  CHECK(prompt(R"({"role": "assistant", "tool_calls": [)" + call + "]}") == one);
+  CHECK(prompt(R"({"role": "assistant", "function_call": {"name": "f", "arguments": "{\"a\": 1}"}})") == one);
+  CHECK(prompt(R"({"role": "assistant", "content": "I look.", "tool_calls": [)" + call +
+               R"(, {"function": {"name": "g", "arguments": {"b": [2]}}}, {"function": {"name": "h"}}]},)" +
+               R"({"role": "tool", "tool_call_id": "c1", "content": "7"})") ==
+        "<|assistant|>\nI look.\n<|tool_call|>f\n{\"a\": 1}\n<|tool_call|>g\n{\"b\":[2]}\n<|tool_call|>h\n\n"
+        "<|tool|>\n7\n<|assistant|>\n");
+  CHECK(prompt(R"({"role": "assistant", "content": "x", "tool_calls": []})") == "<|assistant|>\nx\n<|assistant|>\n");
+  // Who has nothing to say must call something, and only an assistant calls.
+  const std::string place = "expected a text or a list of parts, or tool_calls in its place";
+  CHECK(MessagesError(R"([{"role": "assistant", "content": null}])", "messages[0].content") ==
+        "messages[0].content is null, " + place);
+  CHECK(MessagesError(R"([{"role": "assistant", "tool_calls": []}])", "messages[0].content") ==
+        "messages[0].content is missing, " + place);
+  CHECK(MessagesError(R"([{"role": "user", "tool_calls": [)" + call + "]}]", "messages[0].content") ==
+        "messages[0].content is missing, expected a text or a list of parts");
+  CHECK(MessagesError(R"([{"role": "assistant", "tool_calls": 5}])", "messages[0].tool_calls") ==
+        "messages[0].tool_calls is 5, expected a list of calls");
+  CHECK(MessagesError(R"([{"role": "assistant", "tool_calls": [{}]}])", "messages[0].tool_calls[0]") ==
+        "messages[0].tool_calls[0] is {}, expected an object with the object function");
+  CHECK(MessagesError(R"([{"role": "assistant", "tool_calls": [{"function": {"arguments": ""}}]}])",
+                      "messages[0].tool_calls[0].function") ==
+        R"(messages[0].tool_calls[0].function is {"arguments":""}, )"
+        "expected an object with the text name, and arguments that are a text or an object");
+  CHECK(MessagesError(R"([{"role": "tool", "tool_call_id": 5, "content": ""}])", "messages[0].tool_call_id") ==
+        "messages[0].tool_call_id is 5, expected a text");
+}
+
+TEST_CASE("an image part of a message has a uuid, or the address that names it") {
+  const auto images = [](const std::string& parts) {
+    const auto request =
+        Parse(CompletionKind::kChat, R"({"messages": [{"role": "user", "content": [)" + parts + "]}]}");
+    REQUIRE_MESSAGE(request.has_value(), request.error().message);
+    CHECK(std::get<std::string>(request->prompts.front()) == "<|user|>\na\n\n<|assistant|>\n");
+    return request->images;
+  };
+  const std::string text = R"({"type": "text", "text": "a"}, )";
+  const std::size_t place = std::string("<|user|>\na\n").size();
+  using Images = std::vector<ImageInText>;
+  const std::string url = R"({"type": "image_url", "image_url": {"url": "http://x/y.png", "detail": "low"})";
+  CHECK(images(text + url + "}") == Images{{place, ImageIdentifier("http://x/y.png")}});
+  CHECK(images(text + url + R"(, "uuid": null})") == Images{{place, ImageIdentifier("http://x/y.png")}});
+  CHECK(images(text + url + R"(, "uuid": "u"})") == Images{{place, "u"}});
+  CHECK(images(text + R"({"type": "image_url", "image_url": null, "uuid": "u"})") == Images{{place, "u"}});
+  CHECK(images(text + R"({"type": "image_url", "image_url": "http://x"})") ==
+        Images{{place, ImageIdentifier("http://x")}});
+  const auto error = [](const std::string& part, const std::string& param) {
+    return MessagesError(R"([{"role": "user", "content": [{"type": "image_url")" + part + "}]}]",
+                         "messages[0].content[0]" + param);
+  };
+  const std::string form = ", expected an object with the text url, or null beside a uuid";
+  CHECK(error("", ".image_url") == "messages[0].content[0].image_url is null" + form);
+  CHECK(error(R"(, "image_url": {})", ".image_url") == "messages[0].content[0].image_url is {}" + form);
+  CHECK(error(R"(, "image_url": {"url": 5})", ".image_url") ==
+        R"(messages[0].content[0].image_url is {"url":5})" + form);
+  CHECK(error(R"(, "uuid": "")", ".uuid") ==
+        R"(messages[0].content[0].uuid is "", expected a text of 1 to 1024 bytes)");
+  std::string many;
+  for (int i = 0; i < 257; ++i) many += std::string(i > 0 ? "," : "") + R"({"type": "image_url", "uuid": "u"})";
+  CHECK(MessagesError(R"([{"role": "user", "content": [)" + many + "]}]", "messages") ==
+        "messages has 257 images, expected at most 256");
+}
+
+TEST_CASE("items of a prompt of tokens lie in it one behind the other") {
+  const auto parse = [](const std::string& prompt, const std::string& items) {
+    return Parse(CompletionKind::kText, R"({"prompt": )" + prompt + R"(, "kvwire_multimodal": )" + items + "}");
+  };
+  const std::string prompt = "[1, 2, 3, 4, 5]";
+  const auto read = parse(prompt, R"([{"identifier": "x", "offset": 0, "length": 2},
+                                      {"identifier": "y", "offset": 2, "length": 3}])");
+  CHECK(read.value().multimodal == std::vector<MultimodalItem>{{"x", 0, 2}, {"y", 2, 3}});
+  CHECK(parse(prompt, "null").value().multimodal.empty());
+  CHECK(parse("\"text\"", "null").value().multimodal.empty());
+  const std::string field = "kvwire_multimodal";
+  for (const char* const other : {"\"text\"", "[[1], [2]]"}) {
+    CHECK(MessageOf(parse(other, "[]"), field) ==
+          field + " is [], expected it only with one prompt that is a list of token ids");
+  }
+  CHECK(MessageOf(parse(prompt, "{}"), field) == field + " is {}, expected a list of at most 256 items");
+  const std::string form =
+      ", expected an object with identifier, a text of 1 to 1024 bytes, and the numbers offset and length";
+  for (const char* const item :
+       {R"({})", R"(5)", R"({"identifier":"","length":1,"offset":0})", R"({"identifier":"x","length":1,"offset":-1})",
+        R"({"identifier":"x","length":1,"more":2,"offset":0})"}) {
+    CHECK(MessageOf(parse(prompt, std::string("[") + item + "]"), field + "[0]") == field + "[0] is " + item + form);
+  }
+  const auto range = [&](const std::string& items, const std::string& place, const std::string& first) {
+    const std::string message = MessageOf(parse(prompt, items), place);
+    CHECK_MESSAGE(message.ends_with("at least one token between " + first + " and 5, by offset and without overlap"),
+                  message);
+  };
+  range(R"([{"identifier": "x", "offset": 3, "length": 3}])", field + "[0]", "0");
+  range(R"([{"identifier": "x", "offset": 6, "length": 1}])", field + "[0]", "0");
+  range(R"([{"identifier": "x", "offset": 3, "length": 0}])", field + "[0]", "0");
+  range(R"([{"identifier": "x", "offset": 3, "length": 18446744073709551615}])", field + "[0]", "0");
+  range(R"([{"identifier": "x", "offset": 1, "length": 2}, {"identifier": "y", "offset": 2, "length": 1}])",
+        field + "[1]", "3");
+}
+
+TEST_CASE("embeddings in place of a prompt are refused by name, as those beside one") {
+  const auto only = Parse(CompletionKind::kText, R"({"prompt_embeds": "AAAA"})");
+  const std::string message = R"(prompt_embeds is "AAAA", which is not supported; expected null)";
+  CHECK(MessageOf(only, "prompt_embeds") == message);
+  CHECK(TextError(R"("prompt_embeds": "AAAA")", "prompt_embeds") == message);
 }
 
 TEST_CASE("of a chat's two names for the length the newer one counts") {

@@ -28,10 +28,10 @@ TEST_CASE("a prompt or messages are tokenized, messages as a chat renders them")
   const auto prompt =
       Tokenize(R"({"model": "m", "prompt": "hi", "add_special_tokens": false, "return_token_strs": false, "x": 1})");
   CHECK(prompt.value().model == "m");
-  CHECK(prompt.value().text == "hi");
-  CHECK(Tokenize(R"({"prompt": ""})").value().text.empty());
+  CHECK(prompt.value().prompt.text == "hi");
+  CHECK(Tokenize(R"({"prompt": ""})").value().prompt.text.empty());
   const auto chat = Tokenize(R"({"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": true})");
-  CHECK(chat.value().text == "<|user|>\nhi\n<|assistant|>\n");
+  CHECK(chat.value().prompt.text == "<|user|>\nhi\n<|assistant|>\n");
 }
 
 TEST_CASE("what is wrong with a request to tokenize is named") {

@@ -65,13 +65,5 @@ TEST_CASE("settled tokens decode alone as they do with what follows") {
   }
 }
 
-TEST_CASE("a chat is rendered message by message, so a longer one begins with the shorter") {
-  const std::vector<ChatMessage> messages = {{"system", "Be brief."}, {"user", "Hi\nthere"}};
-  CHECK(RenderChat(messages) == "<|system|>\nBe brief.\n<|user|>\nHi\nthere\n<|assistant|>\n");
-  std::vector<ChatMessage> longer = messages;
-  longer.push_back({"assistant", ""});
-  CHECK(RenderChat(longer).starts_with(RenderChat(messages)));
-}
-
 }  // namespace
 }  // namespace kvwire::engine
