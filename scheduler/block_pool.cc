@@ -66,14 +66,14 @@ void BlockPool::Touch(std::span<const BlockId> blocks) {
   }
 }
 
-void BlockPool::Free(std::span<const BlockId> blocks) {
+void BlockPool::Free(std::span<const BlockId> blocks, EvictionOrder order) {
   unhashed_.clear();
   for (const BlockId block : blocks) {
     if (block == kNullBlock) continue;
     assert(meta_[block].references > 0);
     if (--meta_[block].references > 0) continue;
     if (Has(block, kPending)) Unregister(block);
-    if (Has(block, kRegistered)) {
+    if (Has(block, kRegistered) && order == EvictionOrder::kLast) {
       free_.PushBack(block);
     } else {
       unhashed_.push_back(block);
@@ -81,6 +81,18 @@ void BlockPool::Free(std::span<const BlockId> blocks) {
   }
   free_.PushFront(unhashed_);
   ++version_;
+}
+
+BlockDescription BlockPool::Describe(BlockId block) const {
+  assert(Has(block, kRegistered));
+  BlockDescription description;
+  description.hash = hashes_[block];
+  description.group = meta_[block].group;
+  if (!options_.enable_events) return description;
+  description.parent = parents_[block];
+  description.token_ids = TokensOf(block);
+  description.context = &contexts_.at(meta_[block].context);
+  return description;
 }
 
 BlockId BlockPool::FindCached(const BlockHash& hash, std::uint32_t group) const {

@@ -51,10 +51,17 @@ void FreeBlockQueue::PushFront(std::span<const BlockId> blocks) {
   }
 }
 
+void FreeBlockQueue::First(std::size_t most, std::vector<BlockId>* blocks) const {
+  blocks->clear();
+  for (BlockId block = links_[kEnd].next; block != kEnd && blocks->size() < most; block = links_[block].next) {
+    blocks->push_back(block);
+  }
+}
+
 std::vector<BlockId> FreeBlockQueue::ToVector() const {
   std::vector<BlockId> blocks;
   blocks.reserve(size_);
-  for (BlockId block = links_[kEnd].next; block != kEnd; block = links_[block].next) blocks.push_back(block);
+  First(size_, &blocks);
   return blocks;
 }
 

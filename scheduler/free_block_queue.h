@@ -31,6 +31,9 @@ class FreeBlockQueue {
   // The first of `blocks` becomes the front. REQUIRES: none of them is in the queue.
   void PushFront(std::span<const BlockId> blocks);
 
+  // The first ones, `most` at most, front first. *blocks is overwritten.
+  void First(std::size_t most, std::vector<BlockId>* blocks) const;
+
   // Front first.
   std::vector<BlockId> ToVector() const;
 
