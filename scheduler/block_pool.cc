@@ -66,15 +66,24 @@ void BlockPool::Touch(std::span<const BlockId> blocks) {
   }
 }
 
+// The first cached block of the free queue, or one before it where many others come first.
+BlockId BlockPool::NextVictim() const {
+  constexpr int kMostSteps = 1024;
+  BlockId block = free_.Front();
+  for (int i = 0; i < kMostSteps && block != kNullBlock && !Has(block, kRegistered); ++i) block = free_.After(block);
+  return block;
+}
+
 void BlockPool::Free(std::span<const BlockId> blocks, EvictionOrder order) {
   unhashed_.clear();
+  const BlockId next = order == EvictionOrder::kLast ? kNullBlock : NextVictim();
   for (const BlockId block : blocks) {
     if (block == kNullBlock) continue;
     assert(meta_[block].references > 0);
     if (--meta_[block].references > 0) continue;
     if (Has(block, kPending)) Unregister(block);
-    if (Has(block, kRegistered) && order == EvictionOrder::kLast) {
-      free_.PushBack(block);
+    if (Has(block, kRegistered)) {
+      free_.InsertBefore(next, block);
     } else {
       unhashed_.push_back(block);
     }

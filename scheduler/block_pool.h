@@ -69,7 +69,7 @@ struct BlockPoolOptions {
 // Where a cached block that lost its last holder is in the order of eviction.
 enum class EvictionOrder : std::uint8_t {
   kLast,
-  kNext,
+  kNext,  // before the other cached ones
 };
 
 // What a registered block holds. Views are valid until the pool changes.
@@ -223,6 +223,7 @@ class BlockPool final : public StateSource {
   const ExtraKeys& KeysOf(const BlockChain& chain, std::uint32_t position, std::uint32_t group);
   void StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block);
   void JoinCopies(BlockId block, bool prompt);
+  BlockId NextVictim() const;
   void LeaveCopies(BlockId block, BlockId head);
   void Unregister(BlockId block);
   void SettleLedger(BlockId head, const BlockHash& hash, bool was_announced);

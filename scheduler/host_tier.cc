@@ -11,7 +11,7 @@
 namespace kvwire::scheduler {
 
 Result<std::unique_ptr<HostTier>> HostTier::Create(HostTierOptions options) {
-  constexpr std::uint32_t kMostBlocks = std::numeric_limits<std::uint32_t>::max() - 1;
+  constexpr std::uint32_t kMostBlocks = (1u << 30) - 1;  // what the aggregator takes
   if (options.num_blocks == 0 || options.num_blocks > kMostBlocks) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("host_blocks is {}; allowed: 1 to {}", options.num_blocks, kMostBlocks));
@@ -145,6 +145,7 @@ bool HostTier::CancelStore(BlockPool* pool) {
 }
 
 void HostTier::OnWorkerOutput(std::span<const StoreResult> results, BlockPool* pool) {
+  returned_.clear();
   for (const StoreResult& result : results) {
     const auto found = jobs_.find(result.job);
     if (found == jobs_.end() || result.worker >= options_.num_workers) continue;
@@ -154,19 +155,20 @@ void HostTier::OnWorkerOutput(std::span<const StoreResult> results, BlockPool* p
     job.failed = job.failed || !result.ok;
     if (result.ok && !job.cancelled) ReportStored(result.worker, job.host_block);
     if (++job.num_results < options_.num_workers) continue;
-    EndStore(&job, pool);
+    EndStore(&job);
     jobs_.erase(found);
   }
+  if (!returned_.empty()) pool->Free(returned_, EvictionOrder::kNext);
 }
 
 // Every worker has reported.
-void HostTier::EndStore(Job* job, BlockPool* pool) {
+void HostTier::EndStore(Job* job) {
   Block& block = blocks_[job->host_block];
   if (job->cancelled) {
     queue_.PushFront({&job->host_block, 1});
     return;
   }
-  pool->Free({&job->device_block, 1}, EvictionOrder::kNext);
+  returned_.push_back(job->device_block);
   --num_storing_;
   if (job->failed) {
     for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) ReportRemoved(worker, job->host_block);

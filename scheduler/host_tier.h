@@ -95,7 +95,7 @@ class HostTier final : public KVConnector {
 
   HostBlockId TakeBlock();
   void StartStore(BlockPool* pool, BlockId device_block, std::vector<StoreBlock>* stores);
-  void EndStore(Job* job, BlockPool* pool);
+  void EndStore(Job* job);
   void Forget(HostBlockId block);
   void ReportStored(std::uint32_t worker, HostBlockId block);
   void ReportRemoved(std::uint32_t worker, HostBlockId block);
@@ -115,6 +115,7 @@ class HostTier final : public KVConnector {
 
   // Reused between calls.
   std::vector<BlockId> victims_;
+  std::vector<BlockId> returned_;  // device blocks of stores that ended
   KVEventBatch report_;
 };
 
