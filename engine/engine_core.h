@@ -79,7 +79,9 @@ class EngineCore {
   void set_asleep(bool asleep) noexcept { asleep_ = asleep; }
   bool asleep() const noexcept { return asleep_; }
 
-  bool has_work() const noexcept { return !asleep_ && scheduler_->has_unfinished_requests(); }
+  bool has_work() const noexcept {
+    return !asleep_ && (scheduler_->has_unfinished_requests() || scheduler_->has_stores_in_flight());
+  }
 
   // Runs one step, also when there is no work.
   StepResult Step();

@@ -77,21 +77,32 @@ Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(Options options
                                                           "tokens",
                                                           sizeof(std::uint64_t), options.num_blocks, words_per_block));
   }
-  return std::unique_ptr<SimulatedRunner>(
+  std::unique_ptr<SimulatedRunner> runner(
       new SimulatedRunner(std::move(options), words_per_block, static_cast<std::uint64_t*>(memory), bytes));
+  const Options& owned = runner->options_;
+  if (owned.host_blocks == 0) return runner;
+  auto workers =
+      SimulatedWorkers::Create({owned.host_blocks, words_per_block, owned.num_workers, owned.failed_store_percent,
+                                owned.failed_load_percent, owned.max_store_delay, owned.copy_seed});
+  if (!workers) return tl::unexpected<Error>(std::move(workers).error());
+  runner->workers_ = *std::move(workers);
+  return runner;
 }
 
 SimulatedRunner::~SimulatedRunner() { ::munmap(words_, bytes_); }
 
 RunnerOutput SimulatedRunner::Run(const SchedulerOutput& step) {
+  RunnerOutput output;
+  if (workers_ != nullptr) workers_->Load(step.loads, words_, &output.failed_loads);
   for (const ScheduledRequest& request : step.requests) {
     for (std::size_t group = 0; group < options_.groups.size(); ++group) Compute(request, group);
   }
   // Drawn only now, so that two requests that were given one slot in the same step disturb each other.
-  RunnerOutput output;
   for (const ScheduledRequest& request : step.requests) {
     if (request.samples) Sample(request, &output);
   }
+  // Last, so that a device block that was given to another meanwhile shows.
+  if (workers_ != nullptr) workers_->Store(step, words_, &output.stores);
   return output;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/simulated_workers.h"
 #include "kv_events/error.h"
 #include "kv_events/events.h"
 #include "scheduler/kv_cache_group.h"
@@ -35,6 +36,8 @@ struct TimeModel {
 // which the first one chooses among those that the group still needs. So a block that was stolen, is stale, was given
 // back too early or is not computed yet changes what the model says.
 //
+// With host blocks, SimulatedWorkers copy words between them and the device's.
+//
 // Drawn tokens lie in [first_output_token, first_output_token + num_output_tokens).
 // Threads: one thread at a time.
 // Bounds: num_blocks * (largest block size) words, committed by the operating system as they are first written.
@@ -47,6 +50,13 @@ class SimulatedRunner final : public scheduler::ModelRunner {
     // Draft tokens it proposes for each request that samples, and how many of a hundred are what it will draw.
     std::uint32_t num_speculative_tokens = 0;
     std::uint32_t draft_accuracy_percent = 70;
+    // A host tier: its blocks, the workers that share the copying, and how many of a hundred of these copies fail.
+    std::uint32_t host_blocks = 0;
+    std::uint32_t num_workers = 1;
+    std::uint32_t failed_store_percent = 0;  // of a worker's parts
+    std::uint32_t failed_load_percent = 0;   // of blocks
+    std::uint32_t max_store_delay = 3;       // steps that a worker is late with a store, at most
+    std::uint64_t copy_seed = 1;             // of delays and failures
     TokenId first_output_token = 131072;
     std::uint32_t num_output_tokens = 20864;
   };
@@ -70,6 +80,11 @@ class SimulatedRunner final : public scheduler::ModelRunner {
   // largest block size.
   std::uint64_t WordAt(scheduler::BlockId block, std::uint32_t offset) const noexcept {
     return words_[static_cast<std::size_t>(block) * words_per_block_ + offset];
+  }
+
+  // The word of a slot of a host block. REQUIRES: there are host blocks; as WordAt().
+  std::uint64_t HostWordAt(scheduler::HostBlockId block, std::uint32_t offset) const noexcept {
+    return workers_->WordAt(block, offset);
   }
 
   // The word of a position from the word before it and its token.
@@ -99,6 +114,7 @@ class SimulatedRunner final : public scheduler::ModelRunner {
   const std::size_t words_per_block_;
   std::uint64_t* const words_;
   const std::size_t bytes_;
+  std::unique_ptr<SimulatedWorkers> workers_;  // with host blocks only
 };
 
 }  // namespace kvwire::engine

@@ -66,21 +66,42 @@ void BlockPool::Touch(std::span<const BlockId> blocks) {
   }
 }
 
-void BlockPool::Free(std::span<const BlockId> blocks) {
+// The first cached block of the free queue, or one before it where many others come first.
+BlockId BlockPool::NextVictim() const {
+  constexpr int kMostSteps = 1024;
+  BlockId block = free_.Front();
+  for (int i = 0; i < kMostSteps && block != kNullBlock && !Has(block, kRegistered); ++i) block = free_.After(block);
+  return block;
+}
+
+void BlockPool::Free(std::span<const BlockId> blocks, EvictionOrder order) {
   unhashed_.clear();
+  const BlockId next = order == EvictionOrder::kLast ? kNullBlock : NextVictim();
   for (const BlockId block : blocks) {
     if (block == kNullBlock) continue;
     assert(meta_[block].references > 0);
     if (--meta_[block].references > 0) continue;
     if (Has(block, kPending)) Unregister(block);
     if (Has(block, kRegistered)) {
-      free_.PushBack(block);
+      free_.InsertBefore(next, block);
     } else {
       unhashed_.push_back(block);
     }
   }
   free_.PushFront(unhashed_);
   ++version_;
+}
+
+BlockDescription BlockPool::Describe(BlockId block) const {
+  assert(Has(block, kRegistered));
+  BlockDescription description;
+  description.hash = hashes_[block];
+  description.group = meta_[block].group;
+  if (!options_.enable_events) return description;
+  description.parent = parents_[block];
+  description.token_ids = TokensOf(block);
+  description.context = &contexts_.at(meta_[block].context);
+  return description;
 }
 
 BlockId BlockPool::FindCached(const BlockHash& hash, std::uint32_t group) const {

@@ -66,6 +66,22 @@ struct BlockPoolOptions {
   LogSink log;
 };
 
+// Where a cached block that lost its last holder is in the order of eviction.
+enum class EvictionOrder : std::uint8_t {
+  kLast,
+  kNext,  // before the other cached ones
+};
+
+// What a registered block holds. Views are valid until the pool changes.
+struct BlockDescription {
+  BlockHash hash;
+  std::uint32_t group = 0;
+  // With events only:
+  BlockHash parent;  // empty: none
+  std::span<const TokenId> token_ids;
+  const BlockContext* context = nullptr;
+};
+
 // Counters since the start, in blocks unless said otherwise.
 struct BlockPoolStats {
   std::uint64_t new_prompt_blocks = 0;  // prompt blocks registered whose hash was not resident
@@ -107,8 +123,11 @@ class BlockPool final : public StateSource {
   void Touch(std::span<const BlockId> blocks);
 
   // One holder less for each block, in the order in which they shall be evicted. Blocks without a hash will be reused
-  // first, cached ones last.
-  void Free(std::span<const BlockId> blocks);
+  // first, cached ones as `order` says.
+  void Free(std::span<const BlockId> blocks, EvictionOrder order = EvictionOrder::kLast);
+
+  // REQUIRES: the block is registered.
+  BlockDescription Describe(BlockId block) const;
 
   // The copy that was registered first, or kNullBlock.
   BlockId FindCached(const BlockHash& hash, std::uint32_t group) const;
@@ -150,6 +169,9 @@ class BlockPool final : public StateSource {
   KVEventBatch TakeEvents(KVEventBatch spare = {});
 
   const StateDigest& digest() const noexcept { return digest_; }
+  // Whoever else adds events to the pool's stream (a lower tier) keeps the digest up as well; Reset() clears all of it,
+  // as AllBlocksCleared takes back the whole stream.
+  StateDigest* stream_digest() noexcept { return &digest_; }
   void Walk(const std::function<void(const ResidentBlock&)>& visit) const override;
 
   // How often the hash was announced since it was last absent (kExact), or how many announced copies are resident
@@ -157,6 +179,8 @@ class BlockPool final : public StateSource {
   std::uint32_t num_announced(const BlockHash& hash, std::uint32_t group) const;
   std::uint32_t num_copies(const BlockHash& hash, std::uint32_t group) const;
   bool is_registered(BlockId block) const { return (meta_[block].flags & kRegistered) != 0; }
+
+  const BlockPoolOptions& options() const noexcept { return options_; }
 
   // How many times the pool was cleared.
   std::uint64_t era() const noexcept { return era_; }
@@ -199,6 +223,7 @@ class BlockPool final : public StateSource {
   const ExtraKeys& KeysOf(const BlockChain& chain, std::uint32_t position, std::uint32_t group);
   void StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block);
   void JoinCopies(BlockId block, bool prompt);
+  BlockId NextVictim() const;
   void LeaveCopies(BlockId block, BlockId head);
   void Unregister(BlockId block);
   void SettleLedger(BlockId head, const BlockHash& hash, bool was_announced);

@@ -32,29 +32,31 @@ void FreeBlockQueue::Remove(BlockId block) {
   --size_;
 }
 
-void FreeBlockQueue::PushBack(BlockId block) {
-  const BlockId last = links_[kEnd].prev;
-  links_[block] = Link{last, kEnd};
-  links_[last].next = block;
-  links_[kEnd].prev = block;
+void FreeBlockQueue::InsertBefore(BlockId next, BlockId block) {
+  const BlockId previous = links_[next].prev;
+  links_[block] = Link{previous, next};
+  links_[previous].next = block;
+  links_[next].prev = block;
   ++size_;
 }
 
+void FreeBlockQueue::PushBack(BlockId block) { InsertBefore(kEnd, block); }
+
 void FreeBlockQueue::PushFront(std::span<const BlockId> blocks) {
-  for (std::size_t i = blocks.size(); i-- > 0;) {
-    const BlockId block = blocks[i];
-    const BlockId first = links_[kEnd].next;
-    links_[block] = Link{kEnd, first};
-    links_[first].prev = block;
-    links_[kEnd].next = block;
-    ++size_;
+  for (std::size_t i = blocks.size(); i-- > 0;) InsertBefore(Front(), blocks[i]);
+}
+
+void FreeBlockQueue::First(std::size_t most, std::vector<BlockId>* blocks) const {
+  blocks->clear();
+  for (BlockId block = links_[kEnd].next; block != kEnd && blocks->size() < most; block = links_[block].next) {
+    blocks->push_back(block);
   }
 }
 
 std::vector<BlockId> FreeBlockQueue::ToVector() const {
   std::vector<BlockId> blocks;
   blocks.reserve(size_);
-  for (BlockId block = links_[kEnd].next; block != kEnd; block = links_[block].next) blocks.push_back(block);
+  First(size_, &blocks);
   return blocks;
 }
 

@@ -28,8 +28,18 @@ class FreeBlockQueue {
   // REQUIRES: the block is not in the queue.
   void PushBack(BlockId block);
 
+  // REQUIRES: `next` is in the queue, or 0 for the end; the block is not.
+  void InsertBefore(BlockId next, BlockId block);
+
+  // The front, and the one behind a block of the queue; 0 at the end.
+  BlockId Front() const noexcept { return links_[0].next; }
+  BlockId After(BlockId block) const { return links_[block].next; }
+
   // The first of `blocks` becomes the front. REQUIRES: none of them is in the queue.
   void PushFront(std::span<const BlockId> blocks);
+
+  // The first ones, `most` at most, front first. *blocks is overwritten.
+  void First(std::size_t most, std::vector<BlockId>* blocks) const;
 
   // Front first.
   std::vector<BlockId> ToVector() const;

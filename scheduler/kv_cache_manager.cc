@@ -53,27 +53,42 @@ PrefixHit KVCacheManager::GetComputedBlocks(const Request& request) {
   const std::uint32_t num_tokens = FindHit(request.block_hashes(), request.num_tokens() - 1, &hit_);
   if (report_at_lookup_ && request.report_mode() == ReportMode::kFull) {
     for (std::size_t group = 0; group < groups_.size(); ++group) {
-      pool_.ReportPositions(ChainOf(request, groups_[group]), static_cast<std::uint32_t>(hit_[group].size()),
+      pool_.ReportPositions(ChainOf(request, groups_[group]), static_cast<std::uint32_t>(hit_[group].blocks.size()),
                             static_cast<std::uint32_t>(group));
     }
   }
-  return {hit_, num_tokens};
+  return {hit_, num_tokens, CountHostTokens(num_tokens)};
+}
+
+// Of the prefix in hit_.
+std::uint32_t KVCacheManager::CountHostTokens(std::uint32_t num_tokens) {
+  if (connector_ == nullptr) return 0;
+  is_loaded_.assign(num_tokens / hash_block_size_, false);
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const std::size_t hashes_per_block = groups_[group].block_size / hash_block_size_;
+    for (std::size_t position = 0; position < hit_[group].host_blocks.size(); ++position) {
+      if (hit_[group].host_blocks[position] == kNoHostBlock) continue;
+      std::fill_n(is_loaded_.begin() + static_cast<std::ptrdiff_t>(position * hashes_per_block), hashes_per_block,
+                  true);
+    }
+  }
+  return static_cast<std::uint32_t>(std::count(is_loaded_.begin(), is_loaded_.end(), true)) * hash_block_size_;
 }
 
 std::uint32_t KVCacheManager::CachedTokens(std::span<const BlockHash> hashes) const {
-  std::vector<std::vector<BlockId>> blocks(groups_.size());
-  return FindHit(hashes, std::numeric_limits<std::uint32_t>::max(), &blocks);
+  std::vector<GroupHit> hit(groups_.size());
+  return FindHit(hashes, std::numeric_limits<std::uint32_t>::max(), &hit);
 }
 
 // The longest prefix of at most max_tokens that every group can continue from; its blocks by group.
 std::uint32_t KVCacheManager::FindHit(std::span<const BlockHash> hashes, std::uint64_t max_tokens,
-                                      std::vector<std::vector<BlockId>>* blocks) const {
+                                      std::vector<GroupHit>* hit) const {
   auto num_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(hashes.size() * hash_block_size_, max_tokens));
   num_tokens -= num_tokens % alignment_;
   // A shorter prefix may be none for a group that had a longer one, so everyone is asked again until all agree.
   std::size_t agreeing = 0;
   for (std::size_t group = 0; agreeing < groups_.size(); group = (group + 1) % groups_.size()) {
-    const std::uint32_t found = FindGroupHit(hashes, group, num_tokens, &(*blocks)[group]);
+    const std::uint32_t found = FindGroupHit(hashes, group, num_tokens, &(*hit)[group]);
     agreeing = found == num_tokens ? agreeing + 1 : 1;
     num_tokens = found;
   }
@@ -81,42 +96,62 @@ std::uint32_t KVCacheManager::FindHit(std::span<const BlockHash> hashes, std::ui
 }
 
 std::uint32_t KVCacheManager::FindGroupHit(std::span<const BlockHash> hashes, std::size_t group,
-                                           std::uint32_t max_tokens, std::vector<BlockId>* blocks) const {
+                                           std::uint32_t max_tokens, GroupHit* hit) const {
   const KVCacheGroup& spec = groups_[group];
   const std::size_t hashes_per_block = spec.block_size / hash_block_size_;
-  const auto find = [&](std::uint32_t position) {
-    return pool_.FindCached(hashes[(position + 1) * hashes_per_block - 1], static_cast<std::uint32_t>(group));
+  struct Place {
+    BlockId block = kNullBlock;
+    HostBlockId host_block = kNoHostBlock;
   };
+  const auto find = [&](std::uint32_t position) {
+    const BlockHash& hash = hashes[(position + 1) * hashes_per_block - 1];
+    Place place{pool_.FindCached(hash, static_cast<std::uint32_t>(group)), kNoHostBlock};
+    if (place.block == kNullBlock && connector_ != nullptr) {
+      place.host_block = connector_->FindBlock(hash, static_cast<std::uint32_t>(group));
+    }
+    return place;
+  };
+  std::vector<BlockId>& blocks = hit->blocks;
+  std::vector<HostBlockId>& host_blocks = hit->host_blocks;
   const std::uint32_t max_blocks = max_tokens / spec.block_size;
   const std::uint32_t needed = spec.BlocksBeforeHit();
   if (needed == 0) {
-    blocks->clear();
+    blocks.clear();
+    host_blocks.clear();
     for (std::uint32_t position = 0; position < max_blocks; ++position) {
-      const BlockId block = find(position);
-      if (block == kNullBlock) break;
-      blocks->push_back(block);
+      const Place place = find(position);
+      if (place.block == kNullBlock && place.host_block == kNoHostBlock) break;
+      blocks.push_back(place.block);
+      host_blocks.push_back(place.host_block);
     }
-    std::uint32_t tokens = static_cast<std::uint32_t>(blocks->size()) * spec.block_size;
+    std::uint32_t tokens = static_cast<std::uint32_t>(blocks.size()) * spec.block_size;
     tokens -= tokens % alignment_;
-    blocks->resize(tokens / spec.block_size);
+    blocks.resize(tokens / spec.block_size);
+    host_blocks.resize(blocks.size());
     return tokens;
   }
   // From the right: the first run that ends where a hit may end and is long enough, or begins the request.
-  blocks->assign(max_blocks, kNullBlock);
+  blocks.assign(max_blocks, kNullBlock);
+  host_blocks.assign(max_blocks, kNoHostBlock);
   std::uint32_t end = 0;  // of the run, in blocks; 0: there is none
   for (std::uint32_t position = max_blocks; position-- > 0;) {
     if (end == 0 && (position + 1) * spec.block_size % alignment_ != 0) continue;
-    const BlockId block = find(position);
-    if (block == kNullBlock) {
-      if (end != 0) std::fill(blocks->begin() + position, blocks->begin() + end, kNullBlock);
+    const Place place = find(position);
+    if (place.block == kNullBlock && place.host_block == kNoHostBlock) {
+      if (end != 0) {
+        std::fill(blocks.begin() + position, blocks.begin() + end, kNullBlock);
+        std::fill(host_blocks.begin() + position, host_blocks.begin() + end, kNoHostBlock);
+      }
       end = 0;
       continue;
     }
     if (end == 0) end = position + 1;
-    (*blocks)[position] = block;
+    blocks[position] = place.block;
+    host_blocks[position] = place.host_block;
     if (end - position == needed) break;
   }
-  blocks->resize(end);
+  blocks.resize(end);
+  host_blocks.resize(end);
   return end * spec.block_size;
 }
 
@@ -132,9 +167,12 @@ bool KVCacheManager::AllocateSlots(Request* request, std::uint32_t num_new_token
   num_new_blocks_.clear();
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     std::uint64_t held = request->block_tables[group].size();
-    if (!hit.blocks.empty()) {
-      held += hit.blocks[group].size();
-      needed += pool_.CountUnheld(hit.blocks[group]);
+    if (!hit.groups.empty()) {
+      const GroupHit& found = hit.groups[group];
+      held += found.blocks.size();
+      needed += pool_.CountUnheld(found.blocks);
+      needed += found.host_blocks.size() -
+                static_cast<std::size_t>(std::count(found.host_blocks.begin(), found.host_blocks.end(), kNoHostBlock));
     }
     const std::uint64_t wanted = CeilDiv(num_tokens, groups_[group].block_size);
     num_new_blocks_.push_back(wanted > held ? wanted - held : 0);
@@ -142,18 +180,7 @@ bool KVCacheManager::AllocateSlots(Request* request, std::uint32_t num_new_token
   }
   if (needed > pool_.num_free()) return false;
 
-  if (hit.num_tokens > 0) {
-    for (std::size_t group = 0; group < groups_.size(); ++group) {
-      assert(request->block_tables[group].empty());
-      pool_.Touch(hit.blocks[group]);
-      request->block_tables[group] = hit.blocks[group];
-      request->num_registered_blocks[group] = static_cast<std::uint32_t>(hit.blocks[group].size());
-      if (!report_at_lookup_ && request->report_mode() == ReportMode::kFull) {
-        pool_.Report(hit.blocks[group]);
-      }
-    }
-    request->num_computed_tokens += hit.num_tokens;
-  }
+  if (hit.num_tokens > 0) TakeOver(request, hit);
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     pool_.Allocate(num_new_blocks_[group], &request->block_tables[group]);
   }
@@ -168,6 +195,43 @@ bool KVCacheManager::AllocateSlots(Request* request, std::uint32_t num_new_token
     registered = full;
   }
   return true;
+}
+
+void KVCacheManager::TakeOver(Request* request, const PrefixHit& hit) {
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    assert(request->block_tables[group].empty());
+    const GroupHit& found = hit.groups[group];
+    pool_.Touch(found.blocks);
+    request->block_tables[group] = found.blocks;
+    request->num_registered_blocks[group] = static_cast<std::uint32_t>(found.blocks.size());
+    if (!report_at_lookup_ && request->report_mode() == ReportMode::kFull) pool_.Report(found.blocks);
+  }
+  // Only now: allocation takes what no group holds.
+  for (std::size_t group = 0; group < groups_.size(); ++group) Load(request, group, hit.groups[group]);
+  request->num_computed_tokens += hit.num_tokens;
+}
+
+// Device blocks for what the group finds in the lower tier.
+void KVCacheManager::Load(Request* request, std::size_t group, const GroupHit& hit) {
+  const auto end = static_cast<std::uint32_t>(hit.host_blocks.size());
+  const auto group_index = static_cast<std::uint32_t>(group);
+  std::vector<BlockId>& table = request->block_tables[group];
+  BlockChain chain = ChainOf(*request, groups_[group]);
+  chain.num_prompt_blocks = 0;  // they are not new
+  for (std::uint32_t first = 0, last = 0; first < end; first = last) {
+    last = first + 1;
+    if (hit.host_blocks[first] == kNoHostBlock) continue;
+    while (last < end && hit.host_blocks[last] != kNoHostBlock) ++last;
+    loaded_.clear();
+    pool_.Allocate(last - first, &loaded_);
+    for (std::uint32_t position = first; position < last; ++position) {
+      table[position] = loaded_[position - first];
+      connector_->Pin(hit.host_blocks[position]);
+      loads_.push_back(
+          {request->id(), hit.host_blocks[position], table[position], group_index, groups_[group].block_size});
+    }
+    pool_.Register(chain, table, first, last, group_index);
+  }
 }
 
 // The table with null in place of what no hit can use. Only the positions from first - 1 to last count.

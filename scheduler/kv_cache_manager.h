@@ -3,19 +3,29 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "scheduler/block_pool.h"
 #include "scheduler/kv_cache_group.h"
+#include "scheduler/kv_connector.h"
 #include "scheduler/request.h"
 
 namespace kvwire::scheduler {
 
+// A group's part of a prefix hit, by position. Of device and host block at most one is given, none where the group
+// needs none.
+struct GroupHit {
+  std::vector<BlockId> blocks;
+  std::vector<HostBlockId> host_blocks;  // to be loaded; as many as `blocks`
+};
+
 // The cached prefix of a request.
 // Ownership: the blocks belong to the manager; valid until its next GetComputedBlocks.
 struct PrefixHit {
-  std::span<const std::vector<BlockId>> blocks;  // by group, then position; null where the group needs none
+  std::span<const GroupHit> groups;
   std::uint32_t num_tokens = 0;
+  std::uint32_t num_host_tokens = 0;  // of these, those that some group has to load
 };
 
 // Gives requests their blocks: prefix lookup over all groups, allocation, registration of full blocks, and the return
@@ -39,6 +49,9 @@ class KVCacheManager {
 
   explicit KVCacheManager(Options options);
 
+  // A lower tier that lookups ask where the pool has nothing; it outlives the manager. Null: none.
+  void set_connector(KVConnector* connector) noexcept { connector_ = connector; }
+
   // The longest cached prefix, at most num_tokens - 1 tokens of it: the last token must be computed, for its output.
   PrefixHit GetComputedBlocks(const Request& request);
 
@@ -47,10 +60,13 @@ class KVCacheManager {
 
   // Extends the request's block tables so that they hold num_computed_tokens + num_new_tokens tokens, and registers the
   // blocks which these fill. `hit` is the prefix found for a request that holds nothing yet; it is taken over, and its
-  // tokens become computed. False if there are not enough blocks; then nothing happens, but that blocks which have left
-  // a window are given back.
-  // REQUIRES: num_new_tokens > 0.
+  // tokens become computed; what is not on the device is loaded (TakeLoads). False if there are not enough blocks; then
+  // nothing happens, but that blocks which have left a window are given back. REQUIRES: num_new_tokens > 0.
   bool AllocateSlots(Request* request, std::uint32_t num_new_tokens, const PrefixHit& hit = {});
+
+  // The loads that AllocateSlots ordered since the last call. Their host blocks are pinned, for the caller to unpin;
+  // their device blocks are registered like those that the step computes.
+  std::vector<LoadBlock> TakeLoads() { return std::exchange(loads_, {}); }
 
   // Gives every block back, each group's last one first. The tables are moved to *retired, for who still reads them.
   void Free(Request* request, std::vector<std::vector<std::vector<BlockId>>>* retired = nullptr);
@@ -64,10 +80,12 @@ class KVCacheManager {
 
  private:
   BlockChain ChainOf(const Request& request, const KVCacheGroup& group) const;
-  std::uint32_t FindHit(std::span<const BlockHash> hashes, std::uint64_t max_tokens,
-                        std::vector<std::vector<BlockId>>* blocks) const;
+  std::uint32_t FindHit(std::span<const BlockHash> hashes, std::uint64_t max_tokens, std::vector<GroupHit>* hit) const;
   std::uint32_t FindGroupHit(std::span<const BlockHash> hashes, std::size_t group, std::uint32_t max_tokens,
-                             std::vector<BlockId>* blocks) const;
+                             GroupHit* hit) const;
+  std::uint32_t CountHostTokens(std::uint32_t num_tokens);
+  void TakeOver(Request* request, const PrefixHit& hit);
+  void Load(Request* request, std::size_t group, const GroupHit& hit);
   std::span<const BlockId> Reachable(std::size_t group, std::span<const BlockId> table, std::uint32_t first,
                                      std::uint32_t last);
   void ReturnUnneeded(Request* request);
@@ -78,10 +96,14 @@ class KVCacheManager {
   const std::uint32_t alignment_;
   const std::uint32_t max_num_batched_tokens_;
   BlockPool pool_;
-  std::vector<std::vector<BlockId>> hit_;    // by group
+  KVConnector* connector_ = nullptr;
+  std::vector<GroupHit> hit_;
+  std::vector<LoadBlock> loads_;
   std::vector<std::size_t> num_new_blocks_;  // by group
   std::vector<BlockId> reversed_;
   std::vector<BlockId> reachable_;
+  std::vector<BlockId> loaded_;
+  std::vector<bool> is_loaded_;  // by hash block
 };
 
 }  // namespace kvwire::scheduler

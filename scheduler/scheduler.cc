@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cassert>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "scheduler/host_tier.h"
 
 namespace kvwire::scheduler {
 
@@ -27,6 +30,12 @@ Status CheckConfig(const SchedulerConfig& config, const EventPublisher* publishe
     return MakeError(ErrorCode::kInvalidArgument, "enable_kv_cache_events is true, but there is no publisher");
   }
   if (clock == nullptr) return MakeError(ErrorCode::kInvalidArgument, "there is no clock");
+  if (config.host_blocks > 0 && (config.vllm_exact || !config.enable_prefix_caching)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("host_blocks is {}; allowed: 0, as {}", config.host_blocks,
+                                 config.vllm_exact ? "vllm_exact is true" : "enable_prefix_caching is false"));
+  }
+  if (Status status = AtLeast("tensor_parallel_size", config.tensor_parallel_size, 1); !status) return status;
   return CheckGroups(config.groups, config.block_size);
 }
 
@@ -45,6 +54,18 @@ KVCacheManager::Options CacheOptions(const SchedulerConfig& config) {
   return options;
 }
 
+Result<std::unique_ptr<HostTier>> CreateHostTier(const SchedulerConfig& config, BlockPool* pool) {
+  HostTierOptions options;
+  options.num_blocks = config.host_blocks;
+  options.num_workers = config.tensor_parallel_size;
+  options.max_stores_in_flight = std::max(1u, config.num_blocks / 8);
+  options.enable_events = config.enable_kv_cache_events;
+  options.groups = pool->options().groups;
+  options.digest = pool->stream_digest();
+  options.log = config.log;
+  return HostTier::Create(std::move(options));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerConfig config, BlockHasher hasher,
@@ -57,7 +78,14 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerConfig config, Blo
         "be "
         "published");
   }
-  return std::unique_ptr<Scheduler>(new Scheduler(std::move(config), std::move(hasher), publisher, clock));
+  std::unique_ptr<Scheduler> scheduler(new Scheduler(std::move(config), std::move(hasher), publisher, clock));
+  if (scheduler->config_.host_blocks > 0) {
+    auto tier = CreateHostTier(scheduler->config_, &scheduler->cache_.pool());
+    if (!tier) return tl::unexpected<Error>(std::move(tier).error());
+    scheduler->connector_ = *std::move(tier);
+    scheduler->cache_.set_connector(scheduler->connector_.get());
+  }
+  return scheduler;
 }
 
 Scheduler::Scheduler(SchedulerConfig config, BlockHasher hasher, EventPublisher* publisher, const Clock* clock)
@@ -120,8 +148,25 @@ SchedulerOutput Scheduler::Schedule() {
   if (ScheduleRunning(&budget, &step)) ScheduleWaiting(&budget, &step);
   in_flight_ = !step.empty();
   if (in_flight_) ++stats_.steps;
+  if (connector_ != nullptr) PlanTransfers(&step);
   stats_.scheduled_tokens += step.num_scheduled_tokens;
   return step;
+}
+
+void Scheduler::PlanTransfers(SchedulerOutput* step) {
+  step->loads = cache_.TakeLoads();
+  step->finish_stores = step->empty() && has_stores_in_flight();
+  // An engine without requests comes to rest.
+  if (!step->empty()) connector_->PlanStores(&cache_.pool(), &step->stores);
+}
+
+// Copies to a lower tier are given up before anybody is preempted for the blocks that they hold.
+bool Scheduler::AllocateForRunning(Request* request, std::uint32_t num_tokens) {
+  bool allocated = cache_.AllocateSlots(request, num_tokens);
+  while (!allocated && connector_ != nullptr && connector_->CancelStore(&cache_.pool())) {
+    allocated = cache_.AllocateSlots(request, num_tokens);
+  }
+  return allocated;
 }
 
 // False if a request was preempted.
@@ -132,7 +177,7 @@ bool Scheduler::ScheduleRunning(std::uint32_t* budget, SchedulerOutput* step) {
     const auto num_known = request->num_tokens() - request->num_computed_tokens;
     const auto num_tokens = std::min(num_known + static_cast<std::uint32_t>(request->draft_tokens.size()), *budget);
     // The victim is at i or behind, so it has no part in this step yet.
-    bool allocated = cache_.AllocateSlots(request, num_tokens);
+    bool allocated = AllocateForRunning(request, num_tokens);
     while (!allocated && i < running_.size()) {
       PreemptLast();
       undisturbed = false;
@@ -159,7 +204,7 @@ void Scheduler::ScheduleWaiting(std::uint32_t* budget, SchedulerOutput* step) {
     }
     waiting_.pop_front();
     running_.push_back(request);
-    CountAdmission(request, hit.num_tokens);
+    CountAdmission(request, hit);
     Place(request, num_tokens, step);
     *budget -= num_tokens;
   }
@@ -177,14 +222,16 @@ void Scheduler::Place(Request* request, std::uint32_t num_tokens, SchedulerOutpu
   step_.push_back(InFlight{request, num_tokens, num_drafts, samples, false, {}});
 }
 
-void Scheduler::CountAdmission(Request* request, std::uint32_t hit_tokens) {
+void Scheduler::CountAdmission(Request* request, const PrefixHit& hit) {
   if (request->admitted) return;
   request->admitted = true;
-  request->num_cached_tokens = hit_tokens;
+  request->num_cached_tokens = hit.num_tokens;
+  const std::uint32_t hit_tokens = hit.num_tokens - hit.num_host_tokens;
   stats_.prompt_tokens += request->num_prompt_tokens();
   stats_.full_prompt_blocks += request->num_prompt_tokens() / config_.block_size;
   stats_.hit_tokens += hit_tokens;
   stats_.hit_blocks += hit_tokens / config_.block_size;
+  stats_.host_hit_tokens += hit.num_host_tokens;
 }
 
 void Scheduler::PreemptLast() {
@@ -211,6 +258,7 @@ std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const 
                                                          const RunnerOutput& output) {
   assert(step.requests.size() == step_.size());
   MatchTokens(output);
+  UndoFailedLoads(step, output.failed_loads);
   std::vector<FinishedRequest> finished;
   std::vector<Request*> gone;
   // What the runner failed to execute is given up before anything is announced: its blocks were not computed.
@@ -243,10 +291,60 @@ std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const 
   for (const FinishedRequest& request : finished) requests_.erase(request.id);
   step_.clear();
   in_flight_ = false;
+  if (connector_ != nullptr) {
+    for (const LoadBlock& load : step.loads) connector_->Unpin(load.host_block);
+    connector_->OnWorkerOutput(output.stores, &cache_.pool());
+  }
   retired_requests_.clear();
   retired_tables_.clear();
   PublishRecorded();
   return finished;
+}
+
+// Whatever was computed on top of a block that did not arrive is undone, before anything is announced. Requests run in
+// the order of the step, so only later ones can hold what an earlier one should have loaded or computed.
+void Scheduler::UndoFailedLoads(const SchedulerOutput& step, std::span<const RequestId> failed) {
+  if (failed.empty() || connector_ == nullptr) return;
+  const auto has_failed = [failed](RequestId id) {
+    return std::find(failed.begin(), failed.end(), id) != failed.end();
+  };
+  std::unordered_set<BlockId> bad;
+  for (const LoadBlock& load : step.loads) {
+    if (!has_failed(load.request)) continue;
+    bad.insert(load.device_block);
+    // Which of them it was is not known; none is tried for ever.
+    connector_->Drop(load.host_block);
+  }
+  std::vector<Request*> undone;
+  for (std::size_t i = 0; i < step_.size(); ++i) {
+    const ScheduledRequest& scheduled = step.requests[i];
+    const auto holds_bad = [&bad](const std::vector<BlockId>& table) {
+      return std::any_of(table.begin(), table.end(), [&bad](BlockId block) { return bad.contains(block); });
+    };
+    if (!has_failed(scheduled.id) &&
+        !std::any_of(scheduled.block_tables.begin(), scheduled.block_tables.end(), holds_bad)) {
+      continue;
+    }
+    for (std::size_t group = 0; group < scheduled.block_tables.size(); ++group) {
+      const std::vector<BlockId>& table = scheduled.block_tables[group];
+      for (std::size_t position = scheduled.num_computed_tokens / config_.groups[group].block_size;
+           position < table.size(); ++position) {
+        if (table[position] != kNullBlock) bad.insert(table[position]);
+      }
+    }
+    if (!std::exchange(step_[i].discarded, true)) undone.push_back(step_[i].request);
+  }
+  const std::vector<BlockId> evicted(bad.begin(), bad.end());
+  [[maybe_unused]] const Status status = cache_.pool().EvictBlocks(evicted);
+  assert(status.has_value());
+  for (std::size_t i = undone.size(); i-- > 0;) {
+    Request* const request = undone[i];
+    std::erase(running_, request);
+    cache_.Free(request, &retired_tables_);
+    ++request->num_preemptions;
+    ++stats_.failed_loads;
+    waiting_.push_front(request);
+  }
 }
 
 // Both lists are in the order of the step; the runner may have left requests out.
@@ -322,9 +420,17 @@ bool Scheduler::ResetPrefixCache(ResetMode mode) {
       while (!running_.empty()) PreemptLast();
       break;
   }
+  if (!running_.empty()) return false;
+  CancelStores();
   if (!cache_.pool().Reset()) return false;
+  if (connector_ != nullptr) connector_->Reset(config_.reset_host_tier);
   FlushOutsideStep();
   return true;
+}
+
+void Scheduler::CancelStores() {
+  while (connector_ != nullptr && connector_->CancelStore(&cache_.pool())) {
+  }
 }
 
 std::optional<RequestId> Scheduler::PreemptNewest() {
@@ -355,18 +461,21 @@ void Scheduler::Shutdown(std::chrono::milliseconds deadline) {
   if (publisher_ != nullptr) publisher_->Close(deadline);
 }
 
-void Scheduler::PublishRecorded() {
-  if (pool().recorded().empty()) return;
+// False if there was nothing to publish.
+bool Scheduler::PublishRecorded() {
+  const KVEventBatch* const lower = connector_ == nullptr ? nullptr : &connector_->TakeEvents();
+  if (pool().recorded().empty() && (lower == nullptr || lower->empty())) return false;
   KVEventBatch batch = cache_.pool().TakeEvents(publisher_->TakeSpare());
+  if (lower != nullptr) lower->Visit([&batch](const auto& event) { batch.Add(event); });
   batch.ts = clock_->WallSeconds();
   stats_.events += batch.size();
   ++stats_.batches;
   if (publisher_->Publish(std::move(batch)) != PublishResult::kAccepted) ++stats_.dropped_batches;
+  return true;
 }
 
 void Scheduler::FlushOutsideStep() {
-  if (in_flight_ || pool().recorded().empty()) return;
-  PublishRecorded();
+  if (in_flight_ || !PublishRecorded()) return;
   publisher_->Wake();
 }
 
@@ -378,7 +487,13 @@ SchedulerStats Scheduler::stats() const noexcept {
   stats.reported = pool_stats.reported;
   stats.removed = pool_stats.removed;
   stats.clears = pool_stats.clears;
+  if (connector_ != nullptr) stats.host = connector_->stats();
   return stats;
+}
+
+void Scheduler::State::Walk(const std::function<void(const ResidentBlock&)>& visit) const {
+  scheduler_->pool().Walk(visit);
+  if (scheduler_->connector_ != nullptr) scheduler_->connector_->Walk(visit);
 }
 
 }  // namespace kvwire::scheduler

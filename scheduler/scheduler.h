@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,8 +18,10 @@
 #include "kv_events/event_publisher.h"
 #include "kv_events/hash/block_hasher.h"
 #include "kv_events/log.h"
+#include "kv_events/state_source.h"
 #include "scheduler/kv_cache_group.h"
 #include "scheduler/kv_cache_manager.h"
+#include "scheduler/kv_connector.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler_output.h"
 
@@ -39,6 +42,11 @@ struct SchedulerConfig {
   // vLLM's own order and events: a store is recorded at allocation, a "full" report at every attempt, a removal per
   // physical copy (whatever `removals` says).
   bool vllm_exact = false;
+  // Blocks of the host tier, which keeps what the device evicts; 0: there is none. It needs prefix caching, and is not
+  // vLLM's: not with vllm_exact.
+  std::uint32_t host_blocks = 0;
+  std::uint32_t tensor_parallel_size = 1;  // workers, each of which copies its part of every block to the host
+  HostReset reset_host_tier = HostReset::kClear;
   LogSink log;
 };
 
@@ -68,8 +76,9 @@ struct SchedulerStats {
   std::uint64_t steps = 0;               // with at least one request
   std::uint64_t prompt_tokens = 0;       // of admitted requests
   std::uint64_t full_prompt_blocks = 0;  // of admitted requests
-  std::uint64_t hit_tokens = 0;          // of prompts, found in the cache
+  std::uint64_t hit_tokens = 0;          // of prompts, found on the device
   std::uint64_t hit_blocks = 0;
+  std::uint64_t host_hit_tokens = 0;  // of prompts, found, some of it on the host only
   std::uint64_t scheduled_tokens = 0;
   std::uint64_t output_tokens = 0;
   std::uint64_t draft_tokens = 0;           // computed to be verified
@@ -82,6 +91,8 @@ struct SchedulerStats {
   std::uint64_t events = 0;                 // in published batches
   std::uint64_t batches = 0;                // handed to the publisher, the dropped ones included
   std::uint64_t dropped_batches = 0;        // not accepted by the publisher
+  std::uint64_t failed_loads = 0;           // requests computed again because a block could not be loaded
+  KVConnectorStats host;
 };
 
 // First-come-first-served continuous batching over one block pool: a token budget per step, chunked prefill, preemption
@@ -112,14 +123,16 @@ class Scheduler {
   // REQUIRES: no step is in flight.
   SchedulerOutput Schedule();
 
-  // Ends the step: announces what it computed, appends tokens, finishes requests, publishes the step's events. Tokens
-  // of requests that were aborted or preempted since Schedule() are ignored. To be called after every Schedule().
+  // Ends the step: undoes the requests that a failed load has spoilt, which wait to be computed again; announces what
+  // it computed, appends tokens, finishes requests, publishes the step's events. Tokens of requests that were aborted
+  // or preempted since Schedule() are ignored. To be called after every Schedule().
   std::vector<FinishedRequest> UpdateFromOutput(const SchedulerOutput& step, const RunnerOutput& output);
 
   // Forgets a request. False if there is none with this id.
   bool Abort(RequestId id);
 
-  // Empties the prefix cache and announces it, also when it was empty. False, and nothing happens, if blocks are in use
+  // Empties the prefix cache and announces it, also when it was empty; reset_host_tier says what the host tier does.
+  // Stores in flight are given up. False, and nothing happens, if blocks are in use
   // and the mode does not allow to preempt.
   bool ResetPrefixCache(ResetMode mode);
 
@@ -140,6 +153,8 @@ class Scheduler {
   // Publishes what is still recorded and closes the publisher. Idempotent.
   void Shutdown(std::chrono::milliseconds deadline = std::chrono::milliseconds(2000));
 
+  // Steps without requests are to be run until they have ended.
+  bool has_stores_in_flight() const noexcept { return connector_ != nullptr && connector_->num_storing() > 0; }
   bool has_unfinished_requests() const noexcept { return !running_.empty() || !waiting_.empty(); }
   std::size_t num_running() const noexcept { return running_.size(); }
   std::size_t num_waiting() const noexcept { return waiting_.size(); }
@@ -148,8 +163,13 @@ class Scheduler {
   // Events are on and can happen: prefix caching is on too.
   bool events_effective() const noexcept { return config_.enable_kv_cache_events && config_.enable_prefix_caching; }
 
-  // The blocks, their contents and the announced set; it is the StateSource.
+  // The device's blocks and their contents.
   const BlockPool& pool() const noexcept { return cache_.pool(); }
+  // The lower tier, or null.
+  const KVConnector* connector() const noexcept { return connector_.get(); }
+  // What was announced, over all tiers.
+  const StateSource& state() const noexcept { return state_; }
+  const StateDigest& digest() const noexcept { return pool().digest(); }
   const SchedulerConfig& config() const noexcept { return config_; }  // its groups are never empty
   const BlockHasher& hasher() const noexcept { return hasher_; }
   SchedulerStats stats() const noexcept;
@@ -171,6 +191,15 @@ class Scheduler {
     std::uint32_t budget = 0;
   };
 
+  class State final : public StateSource {
+   public:
+    explicit State(const Scheduler* scheduler) : scheduler_(scheduler) {}
+    void Walk(const std::function<void(const ResidentBlock&)>& visit) const override;
+
+   private:
+    const Scheduler* const scheduler_;
+  };
+
   Scheduler(SchedulerConfig config, BlockHasher hasher, EventPublisher* publisher, const Clock* clock);
 
   Status Check(const NewRequest& request) const;
@@ -179,11 +208,15 @@ class Scheduler {
   void Place(Request* request, std::uint32_t num_tokens, SchedulerOutput* step);
   void MatchTokens(const RunnerOutput& output);
   void TakeDrafts(const RunnerOutput& output);
-  void CountAdmission(Request* request, std::uint32_t hit_tokens);
+  bool AllocateForRunning(Request* request, std::uint32_t num_tokens);
+  void PlanTransfers(SchedulerOutput* step);
+  void UndoFailedLoads(const SchedulerOutput& step, std::span<const RequestId> failed);
+  void CancelStores();
+  void CountAdmission(Request* request, const PrefixHit& hit);
   void PreemptLast();
   void Discard(const Request* request);
   FinishedRequest Finish(Request* request, FinishReason reason);
-  void PublishRecorded();
+  bool PublishRecorded();
   void FlushOutsideStep();
 
   const SchedulerConfig config_;
@@ -191,6 +224,8 @@ class Scheduler {
   EventPublisher* const publisher_;
   const Clock* const clock_;
   KVCacheManager cache_;
+  std::unique_ptr<KVConnector> connector_;
+  const State state_{this};
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::deque<Request*> waiting_;
   std::vector<Request*> running_;  // in order of admission

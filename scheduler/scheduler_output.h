@@ -12,6 +12,13 @@ namespace kvwire::scheduler {
 // A physical KV-cache block; block 0 is the null block.
 using BlockId = std::uint32_t;
 
+// A block of the host tier; 0 is none.
+using HostBlockId = std::uint32_t;
+inline constexpr HostBlockId kNoHostBlock = 0;
+
+// A copy of one block to the host tier; unique within a scheduler.
+using StoreJobId = std::uint64_t;
+
 // A request within one scheduler; chosen by the caller, unique among unfinished requests.
 using RequestId = std::uint64_t;
 
@@ -31,9 +38,31 @@ struct ScheduledRequest {
   bool samples = false;
 };
 
+// Each worker copies its part of a device block to the host, in the order of the jobs, in this step or a later one, and
+// reports each job once. The device block does not change until every worker has reported.
+struct StoreBlock {
+  StoreJobId job = 0;
+  BlockId device_block = 0;
+  HostBlockId host_block = kNoHostBlock;
+  std::uint32_t group = 0;
+  std::uint32_t num_tokens = 0;
+};
+
+// Every worker copies its part of a host block to the device, before anything of the step is computed.
+struct LoadBlock {
+  RequestId request = 0;  // the one it is loaded for
+  HostBlockId host_block = kNoHostBlock;
+  BlockId device_block = 0;
+  std::uint32_t group = 0;
+  std::uint32_t num_tokens = 0;
+};
+
 struct SchedulerOutput {
   std::vector<ScheduledRequest> requests;  // in scheduling order
   std::uint64_t num_scheduled_tokens = 0;  // over all requests
+  std::vector<LoadBlock> loads = {};
+  std::vector<StoreBlock> stores = {};
+  bool finish_stores = false;  // nothing else is to be done: every store is executed in this step
 
   bool empty() const noexcept { return requests.empty(); }
 };
@@ -49,11 +78,20 @@ struct DraftTokens {
   std::vector<TokenId> tokens;
 };
 
+// A worker has executed its part of a store, or failed to.
+struct StoreResult {
+  std::uint32_t worker = 0;
+  StoreJobId job = 0;
+  bool ok = false;
+};
+
 // What the model runner returns, in the order of the step: for every request with `samples` one token, and one more for
 // each draft token that was right, up to the first that was not.
 struct RunnerOutput {
   std::vector<SampledToken> sampled;
   std::vector<DraftTokens> drafts = {};  // of some of these requests
+  std::vector<StoreResult> stores = {};
+  std::vector<RequestId> failed_loads = {};  // requests of which a worker could not load a block
 };
 
 }  // namespace kvwire::scheduler

@@ -11,6 +11,8 @@ namespace {
 
 std::string Name(const BlockHash& hash) { return std::to_string(hash.Low64()); }
 
+bool IsKnown(const std::optional<std::string_view>& medium) { return medium == kMediumGpu || medium == kMediumCpu; }
+
 }  // namespace
 
 std::vector<std::string> EventMirror::Apply(const KVEventBatch& batch) {
@@ -22,7 +24,7 @@ std::vector<std::string> EventMirror::Apply(const KVEventBatch& batch) {
 
 void EventMirror::Take(const BlockStored& stored) {
   if (stored.block_hashes.empty()) Broken("BlockStored without hashes");
-  if (stored.medium != kMediumGpu) Broken("BlockStored with another medium than GPU");
+  if (!IsKnown(stored.medium)) Broken("BlockStored with another medium than GPU or CPU");
   if (!stored.group_idx) Broken("BlockStored without group_idx");
   if (stored.token_ids.size() != std::size_t{stored.block_size} * stored.block_hashes.size()) {
     Broken("BlockStored with " + std::to_string(stored.token_ids.size()) + " tokens for " +
@@ -30,21 +32,22 @@ void EventMirror::Take(const BlockStored& stored) {
     return;
   }
   const std::uint32_t group = stored.group_idx.value_or(0);
+  const std::string medium(stored.medium.value_or(kMediumGpu));
   std::optional<BlockHash> parent = stored.parent_block_hash;
   std::set<BlockHash> in_event;
   for (std::size_t i = 0; i < stored.block_hashes.size(); ++i) {
     const BlockHash& hash = stored.block_hashes[i];
     const std::span<const TokenId> tokens = stored.token_ids.subspan(i * stored.block_size, stored.block_size);
     if (!in_event.insert(hash).second) Broken("BlockStored lists " + Name(hash) + " twice");
-    if (parent && !ever_.contains(Key{group, *parent})) {
-      if (stored.kv_cache_spec_kind.value_or("full_attention") != "full_attention") {
+    if (parent && !ever_.contains(Key{group, *parent, {}})) {
+      if (medium != kMediumGpu || stored.kv_cache_spec_kind.value_or("full_attention") != "full_attention") {
         ++num_unannounced_parents_;
       } else {
         Broken("the parent " + Name(*parent) + " of " + Name(hash) + " was never announced");
       }
     }
     if (hasher_ != nullptr) CheckHash(stored, i, parent);
-    Hold(Key{group, hash}, parent, tokens);
+    Hold(Key{group, hash, medium}, parent, tokens);
     parent = hash;
   }
 }
@@ -63,12 +66,12 @@ void EventMirror::CheckHash(const BlockStored& stored, std::size_t i, const std:
 }
 
 void EventMirror::Hold(const Key& key, const std::optional<BlockHash>& parent, std::span<const TokenId> token_ids) {
-  ever_.insert(key);
+  ever_.insert(Key{key.group, key.hash, {}});
   Held& held = held_[key];
   if (held.count++ == 0) {
     held.parent = parent;
     held.token_ids.assign(token_ids.begin(), token_ids.end());
-    digest_.Add(key.group, kMediumGpu, key.hash.Low64());
+    digest_.Add(key.group, key.medium, key.hash.Low64());
     return;
   }
   if (held.parent != parent) Broken(Name(key.hash) + " is announced again under another parent");
@@ -76,11 +79,13 @@ void EventMirror::Hold(const Key& key, const std::optional<BlockHash>& parent, s
 }
 
 void EventMirror::Take(const BlockRemoved& removed) {
-  if (removed.block_hashes.size() != 1) Broken("BlockRemoved does not list exactly one hash");
-  if (removed.medium != kMediumGpu) Broken("BlockRemoved with another medium than GPU");
+  if (removed.medium == kMediumGpu && removed.block_hashes.size() != 1) {
+    Broken("BlockRemoved does not list exactly one hash");
+  }
+  if (!IsKnown(removed.medium)) Broken("BlockRemoved with another medium than GPU or CPU");
   if (!removed.group_idx) Broken("BlockRemoved without group_idx");
   for (const BlockHash& hash : removed.block_hashes) {
-    const Key key{removed.group_idx.value_or(0), hash};
+    const Key key{removed.group_idx.value_or(0), hash, std::string(removed.medium.value_or(kMediumGpu))};
     const auto found = held_.find(key);
     if (found == held_.end()) {
       Broken("BlockRemoved of " + Name(hash) + ", which is not held");
@@ -88,7 +93,7 @@ void EventMirror::Take(const BlockRemoved& removed) {
     }
     if (--found->second.count > 0) continue;
     held_.erase(found);
-    digest_.Remove(key.group, kMediumGpu, hash.Low64());
+    digest_.Remove(key.group, key.medium, hash.Low64());
   }
 }
 
@@ -103,7 +108,7 @@ std::vector<std::string> EventMirror::Compare(const StateSource& source, const S
   std::vector<std::string> differences;
   std::set<Key> walked;
   source.Walk([&](const ResidentBlock& block) {
-    const Key key{block.group, block.hash};
+    const Key key{block.group, block.hash, std::string(block.medium)};
     if (!walked.insert(key).second) differences.push_back("the walk meets " + Name(block.hash) + " twice");
     const auto found = held_.find(key);
     if (found == held_.end()) {
@@ -115,13 +120,15 @@ std::vector<std::string> EventMirror::Compare(const StateSource& source, const S
     if (!std::ranges::equal(held.token_ids, block.token_ids)) {
       differences.push_back(Name(block.hash) + " was announced with other tokens");
     }
-    if (block.parent && held_.contains(Key{block.group, *block.parent}) &&
-        !walked.contains(Key{block.group, *block.parent})) {
+    const Key parent{block.group, block.parent.value_or(BlockHash()), key.medium};
+    if (block.parent && held_.contains(parent) && !walked.contains(parent)) {
       differences.push_back("the walk meets " + Name(block.hash) + " before its parent");
     }
-    if (count_of && count_of(block.hash, block.group) != held.count) {
+    if (!count_of) return;
+    const std::uint32_t count = key.medium == kMediumGpu ? count_of(block.hash, block.group) : 1;
+    if (count != held.count) {
       differences.push_back(Name(block.hash) + " is counted " + std::to_string(held.count) + " times, by its owner " +
-                            std::to_string(count_of(block.hash, block.group)) + " times");
+                            std::to_string(count) + " times");
     }
   });
   for (const auto& [key, held] : held_) {
@@ -133,8 +140,8 @@ std::vector<std::string> EventMirror::Compare(const StateSource& source, const S
   return differences;
 }
 
-std::uint32_t EventMirror::count(const BlockHash& hash, std::uint32_t group) const {
-  const auto found = held_.find(Key{group, hash});
+std::uint32_t EventMirror::count(const BlockHash& hash, std::uint32_t group, std::string_view medium) const {
+  const auto found = held_.find(Key{group, hash, std::string(medium)});
   return found == held_.end() ? 0 : found->second.count;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kv_events/batch.h"
@@ -38,15 +39,16 @@ class EventMirror {
   // How often the owner says that a hash was announced and not removed.
   using CountOf = std::function<std::uint32_t(const BlockHash& hash, std::uint32_t group)>;
 
-  // The differences from the owner: the set with parents and tokens, the counts (unless count_of is empty), the digest.
-  // Also checks that the walk meets parents before their children.
+  // The differences from the owner: the set with parents and tokens, the counts (of the device unless count_of is
+  // empty; elsewhere once), the digest. Also checks that the walk meets parents before their children.
   std::vector<std::string> Compare(const StateSource& source, const StateDigest& digest,
                                    const CountOf& count_of = {}) const;
 
   // 0 if the hash is not held.
-  std::uint32_t count(const BlockHash& hash, std::uint32_t group = 0) const;
-  std::size_t size() const noexcept { return held_.size(); }  // distinct hashes
-  // Stores outside full attention whose parent was not announced in their group: the group needs no such block.
+  std::uint32_t count(const BlockHash& hash, std::uint32_t group = 0, std::string_view medium = kMediumGpu) const;
+  std::size_t size() const noexcept { return held_.size(); }  // distinct (hash, group, medium)
+  // Stores outside full attention whose parent was not announced in their group: the group needs no such block. And
+  // stores in a lower tier, which may keep a block and not its parent, of parents that were announced nowhere.
   std::size_t num_unannounced_parents() const noexcept { return num_unannounced_parents_; }
   const StateDigest& digest() const noexcept { return digest_; }
 
@@ -54,9 +56,11 @@ class EventMirror {
   struct Key {
     std::uint32_t group = 0;
     BlockHash hash;
+    std::string medium;  // empty in ever_
 
     friend bool operator<(const Key& a, const Key& b) {
-      return a.group != b.group ? a.group < b.group : a.hash < b.hash;
+      if (a.group != b.group) return a.group < b.group;
+      return a.hash == b.hash ? a.medium < b.medium : a.hash < b.hash;
     }
   };
 
@@ -71,7 +75,7 @@ class EventMirror {
   const std::uint32_t hash_block_size_;
   std::size_t num_unannounced_parents_ = 0;
   std::map<Key, Held> held_;
-  std::set<Key> ever_;  // announced since the last clear, removed or not
+  std::set<Key> ever_;  // announced since the last clear, removed or not, wherever
   StateDigest digest_;
   std::vector<std::string> broken_;  // by the batch being applied
 };

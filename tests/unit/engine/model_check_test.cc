@@ -35,7 +35,24 @@ using Groups = std::vector<scheduler::KVCacheGroup>;
 
 const Groups kDense = {{scheduler::KVCacheKind::kFullAttention, kBlockSize, 0}};
 
-enum class Fault { kNone, kEarlyEvent, kStolenBlock, kWrongParent, kMissingRemoval };
+// The host tier of a check; without blocks there is none.
+struct Tier {
+  std::uint32_t num_blocks = 0;
+  std::uint32_t num_workers = 1;
+  std::uint32_t failed_store_percent = 0;
+  std::uint32_t failed_load_percent = 0;
+  scheduler::HostReset reset = scheduler::HostReset::kClear;
+};
+
+enum class Fault {
+  kNone,
+  kEarlyEvent,
+  kStolenBlock,
+  kWrongParent,
+  kMissingRemoval,
+  kHiddenStoreFailure,
+  kHiddenLoadFailure
+};
 
 // What the runner asks the check for.
 class RunnerHooks {
@@ -67,8 +84,16 @@ class CheckedRunner final : public scheduler::ModelRunner {
     // What is announced of a step that was disturbed is uncertain, hence whether a fault in it could be seen.
     if (!hooks_->Disturb(step)) Plant(&actual);
     RunnerOutput output = runner_->Run(actual);
+    if (*fault_ == Fault::kHiddenLoadFailure) output.failed_loads.clear();
+    if (*fault_ == Fault::kHiddenStoreFailure) {
+      for (scheduler::StoreResult& result : output.stores) result.ok = true;
+    }
     if (!*planted_) {
-      for (const ScheduledRequest& request : step.requests) CheckTable(request);
+      for (const ScheduledRequest& request : step.requests) {
+        // What was computed on top of a failed load is to be undone; here, whatever follows it.
+        if (std::ranges::count(output.failed_loads, request.id) > 0) break;
+        CheckTable(request);
+      }
     } else {
       // The engine must not notice: a token for everyone who waits for one.
       output.sampled.clear();
@@ -158,7 +183,7 @@ class CheckedRunner final : public scheduler::ModelRunner {
 class ModelCheck final : public RunnerHooks {
  public:
   ModelCheck(std::uint64_t seed, std::uint32_t num_blocks, Fault fault = Fault::kNone, Groups groups = kDense,
-             std::uint32_t num_speculative_tokens = 0)
+             std::uint32_t num_speculative_tokens = 0, Tier tier = {})
       : rng_(seed),
         num_blocks_(num_blocks),
         groups_(std::move(groups)),
@@ -170,10 +195,19 @@ class ModelCheck final : public RunnerHooks {
     config.scheduler.num_speculative_tokens = num_speculative_tokens;
     config.scheduler.max_num_seqs = static_cast<std::uint32_t>(Random(2, 6));
     config.scheduler.max_num_batched_tokens = static_cast<std::uint32_t>(Random(6, 40));
-    auto runner = std::make_unique<CheckedRunner>(RunnerFor(config), groups_, &fault_, &planted_, this, &complaints);
+    config.scheduler.host_blocks = tier.num_blocks;
+    config.scheduler.tensor_parallel_size = tier.num_workers;
+    config.scheduler.reset_host_tier = tier.reset;
+    SimulatedRunner::Options copying;
+    copying.failed_store_percent = tier.failed_store_percent;
+    copying.failed_load_percent = tier.failed_load_percent;
+    copying.copy_seed = seed;
+    auto runner =
+        std::make_unique<CheckedRunner>(RunnerFor(config, copying), groups_, &fault_, &planted_, this, &complaints);
     runner_ = runner.get();
     cached_ = MakeEngine(config, &publisher_, std::move(runner));
     config.scheduler.num_speculative_tokens = 0;
+    config.scheduler.host_blocks = 0;
     config.scheduler.enable_prefix_caching = false;
     config.scheduler.enable_kv_cache_events = false;
     plain_ = MakeEngine(config, nullptr);
@@ -191,6 +225,7 @@ class ModelCheck final : public RunnerHooks {
 
   void Drain() {
     while (cached_->has_work()) Step();
+    if (pool().num_free() + 1 != num_blocks_) complaints.push_back("blocks are held and nobody runs");
     while (plain_->has_work()) Keep(plain_->Step().finished, &plain_outputs_);
     Compare();
   }
@@ -200,9 +235,10 @@ class ModelCheck final : public RunnerHooks {
   bool planted() const { return planted_; }
 
   std::vector<std::string> complaints;
-  std::uint64_t num_compared = 0;   // outputs
-  std::uint64_t num_checked = 0;    // stored blocks
-  std::uint64_t num_unchecked = 0;  // stores whose tokens no announcement tells
+  std::uint64_t num_compared = 0;      // outputs
+  std::uint64_t num_checked = 0;       // stored blocks
+  std::uint64_t num_unchecked = 0;     // stores whose tokens no announcement tells
+  std::uint64_t num_host_checked = 0;  // host blocks, after every operation
 
   // Operations that had an effect, between steps and while one was in flight.
   struct Operations {
@@ -363,15 +399,41 @@ class ModelCheck final : public RunnerHooks {
       for (std::size_t i = 0; i < batch.size(); ++i) {
         const KVEventBatch::Event event = batch.at(i);
         if (std::holds_alternative<AllBlocksCleared>(event)) prefixes_.clear();
-        if (const auto* stored = std::get_if<BlockStored>(&event)) CheckWords(*stored);
+        const auto* const stored = std::get_if<BlockStored>(&event);
+        if (stored != nullptr && stored->medium == kMediumGpu) CheckWords(*stored);
       }
     }
     // The digest is compared as well.
-    auto differences = mirror_.Compare(pool(), pool().digest(), [this](const BlockHash& hash, std::uint32_t group) {
-      return pool().num_announced(hash, group);
-    });
+    auto differences = mirror_.Compare(
+        cached_->scheduler().state(), cached_->scheduler().digest(),
+        [this](const BlockHash& hash, std::uint32_t group) { return pool().num_announced(hash, group); });
     if (!pool().recorded().empty()) complaints.push_back("events were recorded and not published");
     for (std::string& difference : differences) complaints.push_back(std::move(difference));
+    if (cached_->scheduler().connector() != nullptr) CheckHostBlocks(*cached_->scheduler().connector());
+  }
+
+  // What is announced of the host is found there, and its words are the chain of its tokens.
+  void CheckHostBlocks(const scheduler::KVConnector& host) {
+    host.Walk([&](const ResidentBlock& resident) {
+      const scheduler::HostBlockId block = host.FindBlock(resident.hash, resident.group);
+      if (block == scheduler::kNoHostBlock) {
+        complaints.push_back("H1: " + resident.hash.ToHex() + " is announced of the host and not found there");
+        return;
+      }
+      const auto known = all_prefixes_.find(resident.hash);
+      if (known == all_prefixes_.end()) return;  // counted when it was announced of the device
+      const std::vector<TokenId>& prefix = known->second;
+      const std::size_t start = prefix.size() - groups_[resident.group].block_size;
+      std::uint64_t word = SimulatedRunner::RootWordOf(resident.group);
+      for (std::size_t p = 0; p < prefix.size(); ++p) {
+        word = SimulatedRunner::ChainWord(word, prefix[p]);
+        if (p < start || runner_->words().HostWordAt(block, static_cast<std::uint32_t>(p - start)) == word) continue;
+        complaints.push_back("host block " + std::to_string(block) + " does not hold what was announced as " +
+                             resident.hash.ToHex() + " of group " + std::to_string(resident.group));
+        return;
+      }
+      ++num_host_checked;
+    });
   }
 
   // The words of each announced block are the chain of what the stream announced from the prompt's start to it. Group 0
@@ -399,6 +461,7 @@ class ModelCheck final : public RunnerHooks {
     for (std::size_t end = start + kBlockSize; end <= prefix.size(); end += kBlockSize) {
       hash = hasher_.HashBlock(hash, std::span(prefix).subspan(end - kBlockSize, kBlockSize), ExtraKeys());
       prefixes_[hash].assign(prefix.begin(), prefix.begin() + static_cast<std::ptrdiff_t>(end));
+      all_prefixes_[hash] = prefixes_[hash];
     }
     std::uint64_t word = SimulatedRunner::RootWordOf(group);
     for (std::size_t p = 0; p < prefix.size(); ++p) {
@@ -461,17 +524,21 @@ class ModelCheck final : public RunnerHooks {
   std::vector<BlockId> in_work_;  // what the step in flight computes, while it is being disturbed
   Outputs cached_outputs_;
   Outputs plain_outputs_;
-  std::unordered_map<BlockHash, std::vector<TokenId>> prefixes_;  // all tokens up to an announced hash
+  std::unordered_map<BlockHash, std::vector<TokenId>> prefixes_;      // all tokens up to an announced hash
+  std::unordered_map<BlockHash, std::vector<TokenId>> all_prefixes_;  // of those before the last clear, too
 };
 
 // Runs the load in pools of several sizes and requires that nothing is wrong and that it reached what it is for.
-void RequireSound(int steps_per_pool, const Groups& groups = kDense, std::uint32_t num_speculative_tokens = 0) {
+void RequireSound(int steps_per_pool, const Groups& groups = kDense, std::uint32_t num_speculative_tokens = 0,
+                  const Tier& tier = {}) {
   const auto some = static_cast<std::uint64_t>(steps_per_pool / 100);
   const auto start = std::chrono::steady_clock::now();
+  std::uint64_t resets_while_running = 0;
+  std::uint64_t cancelled_stores = 0;
   for (const std::uint32_t blocks_per_group : {8u, 13u, 24u, 40u, 64u}) {
     const std::uint32_t num_blocks = blocks_per_group * static_cast<std::uint32_t>(groups.size());
     CAPTURE(num_blocks);
-    ModelCheck check(num_blocks * 7919, num_blocks, Fault::kNone, groups, num_speculative_tokens);
+    ModelCheck check(num_blocks * 7919, num_blocks, Fault::kNone, groups, num_speculative_tokens, tier);
     for (int step = 0; step < steps_per_pool && check.complaints.empty(); ++step) check.Advance();
     check.Drain();
     for (const std::string& complaint : check.complaints) FAIL_CHECK(complaint);
@@ -481,18 +548,34 @@ void RequireSound(int steps_per_pool, const Groups& groups = kDense, std::uint32
     CHECK(check.num_unchecked < check.num_checked / 10);
     CHECK(stats.hit_blocks > some);
     CHECK(stats.removed > some);
-    CHECK(stats.clears > 0);
+    if (tier.num_blocks == 0) CHECK(stats.clears > 0);
     CHECK(stats.reported > some);
     CHECK(check.operations.aborts > some);
     CHECK(check.operations.evicted_blocks > some);
     CHECK(check.operations.evicted_hashes > some);
-    CHECK(check.operations.resets_while_running >= some / 10);
+    if (tier.num_blocks == 0) CHECK(check.operations.resets_while_running >= some / 10);
+    resets_while_running += check.operations.resets_while_running;
+    cancelled_stores += stats.host.cancelled_stores;
     CHECK(check.operations.in_flight > some);
     if (blocks_per_group <= 13) CHECK(stats.preemptions > 0);
+    CHECK(stats.hit_tokens + stats.host_hit_tokens <= stats.prompt_tokens);
+    if (tier.num_blocks > 0) {
+      CHECK(stats.host_hit_tokens > 0);
+      CHECK(stats.host.stored > some);
+      CHECK(stats.host.removed > some / 10);
+      CHECK(stats.host.loaded > 0);
+      CHECK(check.num_host_checked > some);
+      if (tier.failed_store_percent > 0) CHECK(stats.host.failed_stores > some);
+      if (tier.failed_load_percent > 0) CHECK(stats.failed_loads > some / 10);
+    }
     if (num_speculative_tokens > 0) {
       CHECK(stats.accepted_draft_tokens > some);
       CHECK(stats.draft_tokens > stats.accepted_draft_tokens + some);
     }
+  }
+  if (tier.num_blocks > 0) {
+    CHECK(resets_while_running > 0);
+    CHECK(cancelled_stores > 0);
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   MESSAGE("5 pools of " << steps_per_pool << " steps each took " << seconds.count() << " s");
@@ -517,6 +600,48 @@ TEST_CASE("D17: the same holds when drafts are verified: what was rejected is in
   RequireSound(1000, {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}, {kMamba, 4, 0}}, 3);
 }
 
+TEST_CASE("the same holds with a host tier, whatever the number of workers") {
+  for (const std::uint32_t num_workers : {1u, 2u, 4u}) {
+    CAPTURE(num_workers);
+    RequireSound(1000, kDense, 0, {30, num_workers});
+    RequireSound(1000, kDense, 0, {12, num_workers});
+  }
+}
+
+TEST_CASE("the same holds with a host tier for groups and drafts: a hit mixes device and host") {
+  using enum scheduler::KVCacheKind;
+  for (const std::uint32_t num_workers : {1u, 2u, 4u}) {
+    CAPTURE(num_workers);
+    RequireSound(1000, {{kFullAttention, 4, 0}, {kSlidingWindow, 4, 8}}, 0, {60, num_workers});
+    RequireSound(1000, {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}}, 0, {40, num_workers});
+    RequireSound(1000, {{kFullAttention, 4, 0}, {kMamba, 8, 0}}, 3, {40, num_workers});
+    RequireSound(1000, {{kFullAttention, 4, 0}, {kSlidingWindow, 4, 3}, {kSlidingWindow, 8, 11}, {kMamba, 4, 0}}, 0,
+                 {80, num_workers});
+  }
+}
+
+TEST_CASE(
+    "G3 and D11: the same holds when stores and loads fail: neither is announced, nothing is computed from them") {
+  using enum scheduler::KVCacheKind;
+  for (const std::uint32_t num_workers : {1u, 2u, 4u}) {
+    CAPTURE(num_workers);
+    RequireSound(1000, kDense, 0, {30, num_workers, 20, 30});
+    RequireSound(1000, kDense, 2, {60, num_workers, 0, 90});
+    RequireSound(600, {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}, {kMamba, 4, 0}}, 0, {60, num_workers, 10, 40});
+  }
+}
+
+TEST_CASE("the same holds for a host tier that a reset keeps: it is announced again") {
+  using enum scheduler::KVCacheKind;
+  using enum scheduler::HostReset;
+  for (const std::uint32_t num_workers : {1u, 2u, 4u}) {
+    CAPTURE(num_workers);
+    RequireSound(1000, kDense, 0, {30, num_workers, 10, 20, kKeep});
+    RequireSound(600, {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}, {kMamba, 4, 0}}, 0,
+                 {60, num_workers, 10, 20, kKeep});
+  }
+}
+
 TEST_CASE("the same holds in the long run") { RequireSound(20000); }
 
 void RequireCaught(Fault fault) {
@@ -535,6 +660,26 @@ void RequireCaught(Fault fault) {
     caught += check.complaints.empty() ? 0 : 1;
   }
   CHECK(caught == 10);
+}
+
+// The workers say nothing of their failures.
+void RequireCaught(Fault fault, const Tier& tier) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    ModelCheck check(seed, 16, fault, kDense, 0, tier);
+    for (int step = 0; step < 200; ++step) check.Advance();
+    REQUIRE(check.complaints.empty());
+    check.Plant();
+    for (int step = 0; step < 2000 && check.complaints.empty(); ++step) check.Advance();
+    CHECK_FALSE(check.complaints.empty());
+  }
+}
+
+TEST_CASE("a host block that a worker did not write is caught") {
+  RequireCaught(Fault::kHiddenStoreFailure, {30, 2, 20});
+}
+TEST_CASE("a host block that a worker did not load is caught") {
+  RequireCaught(Fault::kHiddenLoadFailure, {30, 2, 0, 20});
 }
 
 TEST_CASE("a block that is announced before it is computed is caught") { RequireCaught(Fault::kEarlyEvent); }
