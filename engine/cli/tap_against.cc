@@ -2,31 +2,22 @@
 #include "engine/cli/tap_against.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstring>
-#include <future>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <nlohmann/json.hpp>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
+#include "engine/http/caller_scope.h"
+#include "engine/http/http_call.h"
 #include "kv_events/escape_text.h"
 
 namespace kvwire::engine {
 
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 
 constexpr std::size_t kRemembered = 65536;
@@ -38,11 +29,8 @@ constexpr MonotonicNanos kSettled = 200'000'000;
 constexpr MonotonicNanos kLongestLook = 50'000'000;
 
 constexpr std::chrono::seconds kExchangeTime(10);
-constexpr std::chrono::milliseconds kCancelLook(20);
-constexpr std::size_t kMaxHead = 65536;
 constexpr std::size_t kMaxBody = std::size_t{64} << 20;
 constexpr std::size_t kMaxDepth = 32;
-constexpr std::string_view kLineEnd = "\r\n";
 
 // A line of a state ends with a blank and the last 64 bits of a hash.
 bool IsStateLine(std::string_view line) {
@@ -125,95 +113,8 @@ Result<EngineTruth> ParseTruth(const std::string& body) {
   return MakeError(ErrorCode::kUnavailable, "the answer is not a KV state");
 }
 
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-};
-
-std::vector<SocketAddress> LookUp(const std::string& host, int port, int flags) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  std::vector<SocketAddress> addresses;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return addresses;
-  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
-    SocketAddress address;
-    address.size = std::min<socklen_t>(info->ai_addrlen, sizeof(address.storage));
-    std::memcpy(&address.storage, info->ai_addr, address.size);
-    addresses.push_back(address);
-  }
-  freeaddrinfo(found);
-  return addresses;
-}
-
-class Socket {
- public:
-  explicit Socket(int family) : fd_(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const noexcept { return fd_; }
-
- private:
-  const int fd_;
-};
-
-// The head of an answer, as far as it matters.
-struct Head {
-  int status = 0;
-  std::optional<std::size_t> length;  // of the body; else the connection's end is its end
-};
-
-template <class Number>
-bool ParseNumber(std::string_view text, Number* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-// Nothing if it is none, or if the body is coded: nobody asked for that.
-std::optional<Head> ParseHead(std::string_view text) {
-  constexpr std::string_view kProtocol = "HTTP/1.";
-  const auto next_line = [&text] {
-    const std::size_t end = std::min(text.find(kLineEnd), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + kLineEnd.size(), text.size()));
-    return line;
-  };
-  Head head;
-  std::string_view line = next_line();
-  // "HTTP/1.1 200 OK"
-  if (!line.starts_with(kProtocol) || line.size() < 12 || line[8] != ' ' ||
-      !ParseNumber(line.substr(9, 3), &head.status)) {
-    return std::nullopt;
-  }
-  while (!(line = next_line()).empty()) {
-    const std::size_t colon = line.find(':');
-    if (colon == std::string_view::npos) return std::nullopt;
-    std::string name(line.substr(0, colon));
-    std::ranges::transform(name, name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
-    if (name == "transfer-encoding") return std::nullopt;
-    if (name != "content-length") continue;
-    line.remove_prefix(colon + 1);
-    while (line.starts_with(' ')) line.remove_prefix(1);
-    while (line.ends_with(' ')) line.remove_suffix(1);
-    std::size_t length = 0;
-    if (!ParseNumber(line, &length) || length != head.length.value_or(length)) return std::nullopt;
-    head.length = length;
-  }
-  return head;
-}
-
-struct Address {
-  std::string host;       // without brackets
-  std::string authority;  // as given
-  int port = 0;
-};
-
-std::optional<Address> ParseUrl(std::string_view url) {
+// The questions' server; no method and no path.
+std::optional<HttpCall> ParseUrl(std::string_view url) {
   constexpr std::string_view kScheme = "http://";
   if (!url.starts_with(kScheme)) return std::nullopt;
   url.remove_prefix(kScheme.size());
@@ -228,191 +129,38 @@ std::optional<Address> ParseUrl(std::string_view url) {
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (host.empty() || host.find_first_of(bracketed ? "[]" : "[]:") != std::string_view::npos) return std::nullopt;
-  Address address{std::string(host), std::string(url), 0};
-  if (!ParseNumber(url.substr(colon + 1), &address.port) || address.port < 1 || address.port > 65535) {
-    return std::nullopt;
-  }
-  return address;
+  HttpCall call;
+  call.host = host;
+  const std::string_view port = url.substr(colon + 1);
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), call.port);
+  if (error != std::errc() || end != port.data() + port.size() || call.port == 0) return std::nullopt;
+  return call;
 }
 
 }  // namespace
 
-// Fetches from one address, over a connection for each question, in HTTP/1.0: there a body has no chunks.
-// Threads: one; Cancel from any.
-class TruthClient::Getter {
- public:
-  explicit Getter(Address address) : address_(std::move(address)) {}
-
-  // Ends a running and every later Get.
-  void Cancel() noexcept { cancelled_.store(true); }
-
-  // The body. Errors: say what was wrong, with the address.
-  Result<std::string> Get(const std::string& target) {
-    end_ = SteadyClock::now() + kExchangeTime;
-    const std::unique_ptr<Socket> socket = Connect();
-    if (!socket) return NoAnswer(reason_ == 0 ? "the name is not known" : std::strerror(reason_));
-    const std::string request =
-        fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n\r\n", target, address_.authority);
-    if (!Send(socket->fd(), request)) return NoAnswer("the connection ended");
-    return Receive(socket->fd());
-  }
-
- private:
-  enum class Input : std::uint8_t { kBytes, kEnd, kNone };
-
-  tl::unexpected<Error> Problem(std::string_view what) const {
-    return MakeError(ErrorCode::kUnavailable, fmt::format("{} {}", address_.authority, what));
-  }
-  tl::unexpected<Error> NoAnswer(std::string_view why) const {
-    return Over(end_) ? Problem(fmt::format("does not answer within {} s", kExchangeTime.count()))
-                      : Problem(fmt::format("does not answer ({})", why));
-  }
-
-  bool Over(SteadyClock::time_point end) const { return cancelled_.load() || SteadyClock::now() >= end; }
-  // The time until `end`, but no longer than a cancel may wait.
-  std::chrono::milliseconds Slice(SteadyClock::time_point end) const {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - SteadyClock::now());
-    return std::clamp(left, std::chrono::milliseconds(0), kCancelLook);
-  }
-  bool Await(int fd, short events, SteadyClock::time_point end) const {
-    while (!Over(end)) {
-      pollfd polled{fd, events, 0};
-      if (poll(&polled, 1, static_cast<int>(Slice(end).count())) > 0) return true;
-    }
-    return false;
-  }
-
-  // A look-up cannot be ended, so it has a thread that nobody waits for; there is one at most.
-  void FindAddresses() {
-    if (addresses_.empty()) addresses_ = LookUp(address_.host, address_.port, AI_NUMERICHOST);
-    if (!addresses_.empty()) return;
-    if (!looked_up_.valid()) {
-      std::promise<std::vector<SocketAddress>> promise;
-      looked_up_ = promise.get_future();
-      try {
-        std::thread([promise = std::move(promise), host = address_.host, port = address_.port]() mutable {
-          promise.set_value(LookUp(host, port, 0));
-        }).detach();
-      } catch (const std::system_error&) {
-        looked_up_ = {};
-        return;
-      }
-    }
-    while (!Over(end_)) {
-      if (looked_up_.wait_for(Slice(end_)) != std::future_status::ready) continue;
-      addresses_ = looked_up_.get();
-      return;
-    }
-  }
-
-  // Failure leaves the reason in errno.
-  bool ConnectTo(const SocketAddress& address, int fd, SteadyClock::time_point end) const {
-    if (connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.size) == 0) return true;
-    if (errno != EINPROGRESS) return false;
-    if (!Await(fd, POLLOUT, end)) {
-      errno = ETIMEDOUT;
-      return false;
-    }
-    int error = 0;
-    socklen_t size = sizeof(error);
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return false;
-    errno = error;
-    return error == 0;
-  }
-
-  // Null leaves the reason.
-  std::unique_ptr<Socket> Connect() {
-    reason_ = 0;
-    FindAddresses();
-    for (std::size_t i = 0; i < addresses_.size() && !Over(end_); ++i) {
-      const SocketAddress& address = addresses_[i];
-      // None takes the time of those behind it.
-      const auto now = SteadyClock::now();
-      const auto end = now + (end_ - now) / static_cast<int>(addresses_.size() - i);
-      auto socket = std::make_unique<Socket>(address.storage.ss_family);
-      if (socket->fd() >= 0 && ConnectTo(address, socket->fd(), end)) return socket;
-      reason_ = errno;
-    }
-    addresses_.clear();
-    return nullptr;
-  }
-
-  bool Send(int fd, std::string_view bytes) const {
-    while (!bytes.empty()) {
-      if (!Await(fd, POLLOUT, end_)) return false;
-      const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
-      if (sent > 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
-    }
-    return true;
-  }
-
-  Input ReceiveSome(int fd, std::string* bytes) const {
-    std::array<char, 65536> buffer;
-    while (Await(fd, POLLIN, end_)) {
-      const ssize_t got = recv(fd, buffer.data(), buffer.size(), 0);
-      if (got > 0) {
-        bytes->append(buffer.data(), static_cast<std::size_t>(got));
-        return Input::kBytes;
-      }
-      if (got == 0) return Input::kEnd;
-      if (errno != EAGAIN && errno != EINTR) return Input::kNone;
-    }
-    return Input::kNone;
-  }
-
-  Result<std::string> Receive(int fd) const {
-    constexpr std::string_view kHeadEnd = "\r\n\r\n";
-    std::string bytes;
-    std::size_t head_size = std::string::npos;
-    for (std::size_t seen = 0; (head_size = bytes.find(kHeadEnd, seen)) == std::string::npos;) {
-      if (bytes.size() > kMaxHead) return Problem(fmt::format("answers with a head of more than {} bytes", kMaxHead));
-      seen = bytes.size() - std::min(bytes.size(), kHeadEnd.size());
-      if (ReceiveSome(fd, &bytes) != Input::kBytes) return NoAnswer("the connection ended");
-    }
-    const std::optional<Head> head = ParseHead(std::string_view(bytes).substr(0, head_size + 2));
-    if (!head) return Problem("says what is no HTTP answer");
-    if (head->status != 200) return Problem(fmt::format("answers with status {}", head->status));
-    bytes.erase(0, head_size + kHeadEnd.size());
-    const auto too_large = [this] { return Problem(fmt::format("answers with more than {} bytes", kMaxBody)); };
-    if (head->length.value_or(0) > kMaxBody) return too_large();
-    while (!head->length || bytes.size() < *head->length) {
-      if (bytes.size() > kMaxBody) return too_large();
-      const Input input = ReceiveSome(fd, &bytes);
-      if (input == Input::kEnd && !head->length) break;
-      if (input != Input::kBytes) return NoAnswer("the connection ended");
-    }
-    if (head->length) bytes.resize(*head->length);
-    return bytes;
-  }
-
-  const Address address_;
-  std::atomic<bool> cancelled_{false};
-  SteadyClock::time_point end_;  // of the running exchange
-  int reason_ = 0;               // why there is no connection, as errno; 0: no address
-  std::vector<SocketAddress> addresses_;
-  std::future<std::vector<SocketAddress>> looked_up_;
-};
-
 Result<std::unique_ptr<TruthClient>> TruthClient::Create(const std::string& url, std::int64_t rank) {
-  std::optional<Address> address = ParseUrl(url);
-  if (!address) {
+  std::optional<HttpCall> call = ParseUrl(url);
+  if (!call) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("--against \"{}\"; allowed: http://HOST:PORT of an engine that was started with --dev",
                                  ShortText(url)));
   }
-  return std::unique_ptr<TruthClient>(new TruthClient(std::make_unique<Getter>(*std::move(address)), rank));
+  call->method = HttpMethod::kGet;
+  call->connect_timeout = kExchangeTime;
+  call->reply_timeout = kExchangeTime;
+  call->max_reply_bytes = kMaxBody;
+  return std::unique_ptr<TruthClient>(new TruthClient(*std::move(call), rank));
 }
 
-TruthClient::TruthClient(std::unique_ptr<Getter> getter, std::int64_t rank)
-    : getter_(std::move(getter)), rank_(rank), thread_([this] { Loop(); }) {}
+TruthClient::TruthClient(HttpCall call, std::int64_t rank)
+    : call_(std::move(call)), rank_(rank), thread_([this] { Loop(); }) {}
 
 TruthClient::~TruthClient() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
-  getter_->Cancel();
   changed_.notify_one();
   thread_.join();
 }
@@ -433,6 +181,7 @@ std::optional<TruthClient::Answer> TruthClient::TryTake() {
 }
 
 void TruthClient::Loop() {
+  const CallerScope scope([this] { return stopping_.load(); });
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || question_; });
@@ -446,17 +195,17 @@ void TruthClient::Loop() {
 }
 
 TruthClient::Answer TruthClient::Fetch(Detail detail) {
-  Answer answer;
-  const Result<std::string> body =
-      getter_->Get(fmt::format("/kv/state?rank={}&blocks={}", rank_, detail == Detail::kBlocks ? 1 : 0));
-  if (!body) {
-    answer.problem = body.error().message;
-  } else if (Result<EngineTruth> truth = ParseTruth(*body)) {
-    answer.truth = *std::move(truth);
-  } else {
-    answer.problem = truth.error().message;
-  }
-  return answer;
+  HttpCall call = call_;
+  call.path = fmt::format("/kv/state?rank={}&blocks={}", rank_, detail == Detail::kBlocks ? 1 : 0);
+  const tl::expected<HttpReply, std::string> reply = Call(call);
+  const auto problem = [&call](std::string_view why) {
+    return Answer{std::nullopt, fmt::format("the engine at {} port {}: {}", call.host, call.port, why)};
+  };
+  if (!reply) return problem(reply.error());
+  if (reply->status != 200) return problem(fmt::format("status {}", reply->status));
+  Result<EngineTruth> truth = ParseTruth(reply->body);
+  if (!truth) return problem(truth.error().message);
+  return Answer{*std::move(truth), {}};
 }
 
 AgainstEngine::AgainstEngine(std::unique_ptr<TruthClient> client, const HeldBlocks* held)
@@ -600,6 +349,16 @@ void AgainstEngine::Acquit() {
   if (suspected()) wants_blocks_ = finishing_;
   counts_.missed += suspicion_.comparisons;
   suspicion_ = {};
+}
+
+std::string AgainstEngine::WhyUnfinished() const {
+  if (finished()) return {};
+  constexpr std::string_view kMissing = "the last comparison is missing";
+  if (suspected() || !proven_.empty()) {
+    return fmt::format("a disagreement was not confirmed by a second answer: {}", kMissing);
+  }
+  if (pending_) return fmt::format("the engine speaks of a message that did not come: {}", kMissing);
+  return fmt::format("the engine did not answer in time: {}", kMissing);
 }
 
 std::string AgainstEngine::FirstDifference(const std::vector<std::string>& blocks) const {

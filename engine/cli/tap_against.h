@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/http/http_call.h"
 #include "kv_events/clock.h"
 #include "kv_events/error.h"
 #include "kv_events/subscribe/held_blocks.h"
@@ -30,7 +32,7 @@ struct EngineTruth {
 // Asks an engine for its state, on a thread of its own, one question at a time.
 // Threads: one, that of the owner. Errors: a question that was not answered is an empty answer with the reason.
 // Bounds: a question takes 10 s in all, looking up the name and connecting included; an answer has a head of 64 KiB, a
-//   body of 64 MiB and 32 levels. The destructor ends a running question at once.
+//   body of 64 MiB and 32 levels. The destructor ends a running question soon.
 class TruthClient {
  public:
   struct Answer {
@@ -53,21 +55,19 @@ class TruthClient {
   std::optional<Answer> TryTake();
 
  private:
-  class Getter;
-
-  TruthClient(std::unique_ptr<Getter> getter, std::int64_t rank);
+  TruthClient(HttpCall call, std::int64_t rank);
   void Loop();
   Answer Fetch(Detail detail);
 
-  const std::unique_ptr<Getter> getter_;
+  const HttpCall call_;  // without its path
   const std::int64_t rank_;
   bool asked_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Detail> question_;  // guarded by mutex_, as the next two
+  std::optional<Detail> question_;  // guarded by mutex_, as the next one
   std::optional<Answer> answer_;
-  bool stopping_ = false;
+  std::atomic<bool> stopping_ = false;  // set with mutex_ held
   std::thread thread_;
 };
 
@@ -113,6 +113,9 @@ class AgainstEngine {
   bool finished() const noexcept {
     return finishing_ && !wants_blocks_ && !pending_ && !suspected() && proven_.empty() && client_->idle();
   }
+
+  // What the end lacks while it is not finished(); else nothing.
+  std::string WhyUnfinished() const;
 
   const Counts& counts() const noexcept { return counts_; }
 

@@ -181,7 +181,7 @@ std::string TapSink::WhyIncomplete() const {
   std::string why = checker_.WhyIncomplete();
   if (!why.empty() || !against_) return why;
   if (against_->counts().other_life) return "the engine has begun anew, and the stream does not say so";
-  if (!against_->finished()) return "the engine speaks of a message that did not come: the last comparison is missing";
+  if (!against_->finished()) return against_->WhyUnfinished();
   if (against_->counts().agreed > 0) return why;
   return fmt::format("the engine was never compared: {}", against_->counts().problem.empty()
                                                               ? "it published nothing, or stopped"

@@ -10,15 +10,18 @@
 
 namespace kvwire::engine {
 
-// A POST to a server over HTTP/1.1, on a connection of its own.
+enum class HttpMethod : std::uint8_t { kGet, kPost };
+
+// A request to a server over HTTP/1.1, on a connection of its own.
 struct HttpCall {
+  HttpMethod method = HttpMethod::kPost;
   std::string host;  // name or address, an IPv6 address without brackets
   std::uint16_t port = 80;
-  std::string path;
-  std::string body;
+  std::string path;  // with the query, if any
+  std::string body;  // of kPost, as the next
   std::string content_type = "application/json";
-  std::chrono::milliseconds connect_timeout{2000};
-  std::chrono::milliseconds reply_timeout{30000};  // from the connection to the end of the reply
+  std::chrono::milliseconds connect_timeout{2000};  // to look up the name and to connect
+  std::chrono::milliseconds reply_timeout{30000};   // all of it, from the look-up to the end of the reply
   std::size_t max_reply_bytes = std::size_t{32} << 20;
 };
 
@@ -27,12 +30,12 @@ struct HttpReply {
   std::string body;
 };
 
-// The final reply, complete, whatever its status.
+// The final reply, complete, whatever its status. Follows no redirect, and asks no proxy.
 //
 // Threads: any. Waiting also ends soon after CallerScope::Gone.
 // Errors: what went wrong, without the address; also a reply that is packed, or is no HTTP/1.1.
-// Bounds: those of the call; the reply's heads 64 KiB, its chunks' lengths and their like as much again as the body.
-// Looking up the host's name takes what the resolver takes.
+// Bounds: those of the call; the reply's heads and trailers 64 KiB, its chunks' lengths and their like as much again as
+// the body. A look-up that is given up ends by itself, on a thread that nobody waits for.
 tl::expected<HttpReply, std::string> Call(const HttpCall& call);
 
 }  // namespace kvwire::engine

@@ -18,8 +18,8 @@ namespace kvwire::engine {
 struct RemoteTokenizerConfig {
   std::string url;      // "http://host[:port][/path]"; "[...]" around an IPv6 address. Nothing is encrypted
   std::string model{};  // sent along when not empty
-  std::chrono::milliseconds connect_timeout{2000};
-  std::chrono::milliseconds reply_timeout{30000};  // from the connection to the end of the reply
+  std::chrono::milliseconds connect_timeout{2000};  // to look up the name and to connect
+  std::chrono::milliseconds reply_timeout{30000};   // all of it, from the look-up to the end of the reply
 };
 
 // Asks a server that speaks vLLM's tokenizer protocol: POST <url>/tokenize {"model","prompt","add_special_tokens":true}
@@ -27,8 +27,7 @@ struct RemoteTokenizerConfig {
 //
 // Threads: any. Each call has a connection of its own, and ends soon after CallerScope::Gone.
 // Errors: kUnavailable names the address and what went wrong there, with the status if there was one.
-// Bounds: a reply has those of a request's body (ParseBody), its head those of Call. Looking up the host's name takes
-// what the resolver takes.
+// Bounds: a reply has those of a request's body (ParseBody), its head those of Call.
 class RemoteTokenizer final : public Tokenizer {
  public:
   // Asks nobody yet.

@@ -203,6 +203,7 @@ TEST_CASE("the last comparison is of the whole set") {
   bench.against->Finish();
   CHECK_FALSE(bench.against->finished());
   CHECK(bench.Until([&] { return bench.against->finished(); }));
+  CHECK(bench.against->WhyUnfinished().empty());
   CHECK(bench.against->counts().agreed >= 1);
 }
 
@@ -317,6 +318,30 @@ TEST_CASE("a disagreement at the end is said before the end") {
   CHECK(bench.Until([&] { return bench.against->finished(); }));
   REQUIRE(bench.disagreements.size() == 1);
   CHECK(bench.disagreements[0].what.find("first difference: the stream holds") != std::string::npos);
+}
+
+TEST_CASE("why the last comparison is missing is told") {
+  Bench bench;
+  bench.Apply(0, 1);
+  std::string why;
+  SUBCASE("an answer is under way") {
+    bench.engine.HoldAnswersBack();
+    bench.against->Finish();
+    REQUIRE(bench.Until([&] { return bench.engine.requests() > 0; }));
+    why = "the engine did not answer in time: the last comparison is missing";
+  }
+  SUBCASE("the stream is behind the answer") {
+    bench.Say(1, {1, 2});
+    bench.against->Finish();
+    why = "the engine speaks of a message that did not come: the last comparison is missing";
+  }
+  SUBCASE("a disagreement waits for its proof") {
+    bench.Say(0, {2});
+    bench.against->Finish();
+    why = "a disagreement was not confirmed by a second answer: the last comparison is missing";
+  }
+  CHECK(bench.Until([&] { return bench.against->WhyUnfinished() == why; }));
+  CHECK_FALSE(bench.against->finished());
 }
 
 TEST_CASE("an engine that does not answer, or not with a state, is counted with the reason") {
@@ -443,12 +468,12 @@ TEST_CASE("what an engine says is bounded: head, body and depth") {
   const std::string some(65536, 'x');
   const std::string nested = R"({"digest": "empty", "a": )" + std::string(1'000'000, '[');
   for (const Case& hostile :
-       {Case{ok + "\r\n", some, "more than 67108864 bytes"},
-        {ok + "Content-Length: 67108865\r\n\r\n", some, "more than 67108864 bytes"},
-        {ok, "x: " + some + "\r\n", "head of more than"},
-        {ok + "Content-Length: x\r\n\r\n", some, "is no HTTP answer"},
-        {ok + "Transfer-Encoding: chunked\r\n\r\n", some, "is no HTTP answer"},
-        {"NO\r\n\r\n", some, "is no HTTP answer"},
+       {Case{ok + "\r\n", some, "larger than 67108864 bytes"},
+        {ok + "Content-Length: 67108865\r\n\r\n", some, "larger than 67108864 bytes"},
+        {ok, "x: " + some + "\r\n", "head is larger than 65536 bytes"},
+        {ok + "Content-Length: x\r\n\r\n", some, "Invalid Content-Length"},
+        {ok + "Transfer-Encoding: chunked\r\n\r\n", some, "in chunked-encoding"},
+        {"NO\r\n\r\n", some, "HTTP/0.9"},
         {ok + "Content-Length: " + std::to_string(nested.size()) + "\r\n\r\n" + nested, "x", "not a KV state"}}) {
     CAPTURE(hostile.problem);
     const HostileServer server(hostile.head, hostile.again, 0);

@@ -3,15 +3,19 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <httplib.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <nlohmann/json.hpp>
 #include <sys/socket.h>
@@ -150,6 +154,27 @@ TEST_CASE("without a model none is sent") {
   CHECK_FALSE(seen.contains("model"));
 }
 
+TEST_CASE("a request asks no proxy, follows no redirect and wants a plain reply at once") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  ::setenv("http_proxy", "http://127.0.0.1:9", 1);
+  httplib::Headers seen;
+  int requests = 0;
+  const Server server([&](const httplib::Request& request, httplib::Response& response) {
+    ++requests;
+    seen = request.headers;
+    response.status = 302;
+    response.set_header("Location", "/elsewhere");
+  });
+  const auto tokens = Connect(server.url())->Encode(std::string(2 << 20, 'x'));
+  ::unsetenv("http_proxy");
+  REQUIRE_FALSE(tokens.has_value());
+  CHECK(tokens.error().message == "tokenizer " + server.url() + "/tokenize: status 302: ");
+  CHECK(requests == 1);
+  CHECK(seen.find("User-Agent")->second == "kvwire");
+  CHECK(seen.find("Accept-Encoding")->second == "identity");
+  CHECK(seen.count("Expect") == 0);
+}
+
 TEST_CASE("a stream over a remote tokenizer sends whole characters and stops at a stop string") {
   const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
   const Server server(ReplyAsBytes);
@@ -257,6 +282,31 @@ TEST_CASE("a server that hangs up in the middle of a request is told with the ad
   CHECK(tokens.error().message.starts_with("tokenizer " + server.url() + "/tokenize: cannot send the request: "));
 }
 
+// While one lives, looking up kHost takes until its end.
+class SlowLookUps {
+ public:
+  static constexpr const char* kHost = "slow.invalid";
+
+  SlowLookUps() { slow_ = true; }
+  ~SlowLookUps() {
+    slow_ = false;
+    while (waiting_ > 0) std::this_thread::yield();
+  }
+  SlowLookUps(const SlowLookUps&) = delete;
+  SlowLookUps& operator=(const SlowLookUps&) = delete;
+
+  static int running() { return waiting_; }
+  static void Wait() {
+    ++waiting_;
+    while (slow_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --waiting_;
+  }
+
+ private:
+  static inline std::atomic<bool> slow_ = false;
+  static inline std::atomic<int> waiting_ = 0;
+};
+
 // Writes the text again and again until the client closes.
 void SendForever(int client, const std::string& text, std::chrono::milliseconds pause) {
   while (::send(client, text.data(), text.size(), MSG_NOSIGNAL) > 0) std::this_thread::sleep_for(pause);
@@ -273,13 +323,13 @@ TEST_CASE("all of an exchange has one time, however slowly the server answers") 
   const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
   const std::string head = "HTTP/1.1 200 OK\r\n";
   const std::pair<std::string, std::string> answers[] = {
-      {"", "x"},                                       // its first line
+      {"HTTP/1.1 200 ", "x"},                          // its first line
       {head, "X: y\r\n"},                              // its fields, line by line
       {head + "X: ", "y"},                             // byte by byte
       {"", "HTTP/1.1 100 Continue\r\n\r\n"},           // never the final one
       {head + "Content-Length: 100000\r\n\r\n", " "},  // its body
       {head + "Transfer-Encoding: chunked\r\n\r\n", "1\r\n \r\n"},
-      {head + "Transfer-Encoding: chunked\r\n\r\n", "0"},
+      {head + "Transfer-Encoding: chunked\r\n\r\n1;", "x"},
   };
   for (const auto& [begin, rest] : answers) {
     CAPTURE(begin);
@@ -300,9 +350,9 @@ TEST_CASE("all of an exchange has one time, however slowly the server answers") 
 TEST_CASE("an exchange ends soon after its caller is gone, whatever the server does") {
   const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
   const std::function<void(int)> servers[] = {
-      Drain,                                                                                 // silent
-      [](int client) { SendForever(client, "x", std::chrono::milliseconds(1)); },            // never silent
-      [](int client) { SendForever(client, "HTTP/1.1 1", std::chrono::milliseconds(10)); },  // slow
+      Drain,                                                                                          // silent
+      [](int client) { SendForever(client, "HTTP/1.1 100\r\n\r\n", std::chrono::milliseconds(1)); },  // never silent
+      [](int client) { SendForever(client, "HTTP/1.1 1", std::chrono::milliseconds(10)); },           // slow
   };
   for (const auto& serve : servers) {
     std::atomic<bool> gone = false;
@@ -316,6 +366,25 @@ TEST_CASE("an exchange ends soon after its caller is gone, whatever the server d
     REQUIRE_FALSE(tokens.has_value());
     CHECK(tokens.error().message.ends_with("nobody waits for it any more"));
   }
+}
+
+TEST_CASE("looking up a name is part of the time, and ends soon after the caller is gone") {
+  const test::Watchdog watchdog("remote tokenizer", std::chrono::seconds(20));
+  const SlowLookUps slow;
+  const auto encode = [](std::chrono::milliseconds connect, std::chrono::milliseconds reply) {
+    const std::string url = std::string("http://") + SlowLookUps::kHost;
+    const auto tokenizer = RemoteTokenizer::Create({.url = url, .connect_timeout = connect, .reply_timeout = reply});
+    const auto tokens = tokenizer.value()->Encode("x");
+    REQUIRE_FALSE(tokens.has_value());
+    CHECK(tokens.error().code == ErrorCode::kUnavailable);
+    return tokens.error().message;
+  };
+  constexpr std::chrono::milliseconds kShort(50);
+  constexpr std::chrono::hours kLong(1);
+  CHECK(encode(kShort, kLong).ends_with("/tokenize: cannot connect: the time is over"));
+  CHECK(encode(kLong, kShort).ends_with("/tokenize: cannot connect: the time is over"));
+  const CallerScope scope([before = SlowLookUps::running()] { return SlowLookUps::running() > before; });
+  CHECK(encode(kLong, kLong).ends_with("/tokenize: cannot connect: nobody waits for it any more"));
 }
 
 TEST_CASE("a reply is read up to a bound: its head, its depth, its values and its bytes") {
@@ -364,17 +433,17 @@ TEST_CASE("a reply that is no HTTP, or whose length is not certain, is told with
   const std::string body = R"({"tokens":[1]})";
   const std::pair<std::string, std::string> cases[] = {
       {"", "the server closed the connection"},
-      {"SSH-2.0-x\r\n\r\n", "SSH-2.0-x"},
+      {"SSH-2.0-x\r\n\r\n", "HTTP/0.9"},
       {"HTTP/2 200\r\n\r\n", "HTTP/2 200"},
-      {"HTTP/1.1 2000 OK\r\n\r\n", "2000"},
-      {std::string("\x16\x03\x01", 3), "0x16"},
-      {ok + "no colon\r\n\r\n", "no colon"},
-      {ok + "Content-Length: -5\r\n\r\n" + body, "-5"},
+      {"HTTP/1.1 2000 OK\r\n\r\n", "response code"},
+      {std::string("\x16\x03\x01", 3), "HTTP/0.9"},
+      {ok + "no colon\r\n\r\n", "without colon"},
+      {ok + "Content-Length: -5\r\n\r\n" + body, "Content-Length"},
       {ok + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + body, "chunked"},
       {ok + "Transfer-Encoding: gzip\r\n\r\n" + body, "gzip"},
       {ok + "Content-Encoding: gzip\r\n\r\n" + body, "gzip"},
       {ok + "Content-Length: 100\r\n\r\n" + body, "ends too early"},
-      {ok + "Transfer-Encoding: chunked\r\n\r\n" + body, "is broken"},
+      {ok + "Transfer-Encoding: chunked\r\n\r\n" + body, "in chunked-encoding"},
       {ok + "Content-Length: 15\r\n\r\n{\"tokens\":[1]}\xff", "UTF-8"},
       {"HTTP/1.1 204 No Content\r\n\r\n", "status 204"},
   };
@@ -436,3 +505,15 @@ TEST_CASE("addresses are read, and refused with what is allowed") {
 
 }  // namespace
 }  // namespace kvwire::engine
+
+// In the place of the system's.
+extern "C" __attribute__((visibility("default"))) int getaddrinfo(const char* host, const char* service,
+                                                                  const addrinfo* hints, addrinfo** found) {
+  using LookUp = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+  static const auto system = reinterpret_cast<LookUp>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (host == nullptr || std::string_view(host) != kvwire::engine::SlowLookUps::kHost) {
+    return system(host, service, hints, found);
+  }
+  kvwire::engine::SlowLookUps::Wait();
+  return EAI_NONAME;
+}
