@@ -66,13 +66,22 @@ namespace {
 
 // What the system would grant, and take back by killing the process, is refused here.
 Status CheckMemory(const scheduler::SchedulerConfig& config) {
-  constexpr double kBytesPerBlock = 116;  // of the pool, without the tokens
+  constexpr double kBytesPerBlock = 116;      // of the pool, without the tokens
+  constexpr double kBytesPerHostBlock = 500;  // of the tier and of what its workers report, without the tokens of both
   constexpr double kGiB = 1u << 30;
   std::uint32_t block_size = config.block_size;
   for (const scheduler::KVCacheGroup& group : config.groups) block_size = std::max(block_size, group.block_size);
   const double needed = config.num_blocks * (kBytesPerBlock + double{sizeof(TokenId)} * block_size);
   const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (needed <= present) return {};
+  const double host_needed = config.host_blocks * (kBytesPerHostBlock + 8.0 * config.tensor_parallel_size +
+                                                   2.0 * sizeof(TokenId) * block_size);
+  if (needed + host_needed <= present) return {};
+  if (needed <= present) {
+    return MakeError(ErrorCode::kUnavailable,
+                     fmt::format("host_blocks: {} blocks of {} tokens need about {:.1f} GiB to keep account of, beside "
+                                 "{:.1f} GiB for num_blocks; this machine has {:.1f} GiB",
+                                 config.host_blocks, block_size, host_needed / kGiB, needed / kGiB, present / kGiB));
+  }
   return MakeError(
       ErrorCode::kUnavailable,
       fmt::format("num_blocks: {} blocks of {} tokens need about {:.1f} GiB to keep account of; this machine "

@@ -662,6 +662,18 @@ void RequireCaught(Fault fault) {
   CHECK(caught == 10);
 }
 
+TEST_CASE("a host tier that the machine could not keep account of is refused by name") {
+  EngineConfig config = SmallConfig();
+  config.scheduler.host_blocks = 1u << 30;
+  CollectingEventPublisher publisher;
+  auto hasher = BlockHasher::Create(HashAlgorithm::kSha256Cbor, kDefaultHashSeed);
+  REQUIRE(hasher.has_value());
+  const auto engine = EngineCore::Create(config, *std::move(hasher), nullptr, &publisher);
+  REQUIRE_FALSE(engine.has_value());
+  CHECK(engine.error().code == ErrorCode::kUnavailable);
+  CHECK(engine.error().message.starts_with("host_blocks: 1073741824 blocks of 4 tokens need about "));
+}
+
 // The workers say nothing of their failures.
 void RequireCaught(Fault fault, const Tier& tier) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {

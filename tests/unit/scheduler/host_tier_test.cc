@@ -245,6 +245,22 @@ TEST_CASE("H6: a block that leaves the device stays on the host, and one that le
   small.CheckDigest();
 }
 
+TEST_CASE("a host block that is being loaded is not given up for another; afterwards it may be") {
+  TierRig tier(TierConfig(1, 1));
+  tier.rig.Add(2, Range(901, 4 * 14 + 1), 1);  // leaves h0 alone in the queue
+  tier.StepWith(0);
+  REQUIRE(tier.Find(0) != kNoHostBlock);
+  tier.scheduler().EvictHash(tier.hashes[0]);
+  tier.rig.Add(3, tier.prompt, 1);  // takes what is not cached, so that a cached block is the next victim
+  const SchedulerOutput step = tier.Schedule();
+  REQUIRE(step.loads.size() == 1);
+  CHECK(step.stores.empty());
+  tier.Update(step);
+  CHECK(tier.Find(0) != kNoHostBlock);
+  tier.rig.Add(4, Range(801, 9), 1);
+  CHECK(tier.Schedule().stores.size() == 1);
+}
+
 TEST_CASE("D11: a block that could not be loaded is announced nowhere, and its request is computed without it") {
   TierRig tier(TierConfig(1));
   tier.StoreAll();
