@@ -44,6 +44,11 @@ std::string ReportAsText(const ReplayReport& report) {
   text += Line("prompt blocks", fmt::format("{} full, {} new", s.full_prompt_blocks, s.new_prompt_blocks));
   text += Line("hits", fmt::format("{} blocks, {} tokens ({:.2f} % of prompt tokens)", s.hit_blocks, s.hit_tokens,
                                    Share(s.hit_tokens, s.prompt_tokens)));
+  if (s.host_hit_tokens > 0 || s.host.stored > 0) {
+    text += Line("host tier",
+                 fmt::format("{} hit tokens ({:.2f} %), {} blocks stored, {} removed, {} loaded", s.host_hit_tokens,
+                             Share(s.host_hit_tokens, s.prompt_tokens), s.host.stored, s.host.removed, s.host.loaded));
+  }
   text += Line("output tokens", fmt::format("{}", s.output_tokens));
   text += Line("steps", fmt::format("{}, {} preemptions", s.steps, s.preemptions));
   text += Line("events",
@@ -73,6 +78,9 @@ std::string ReportAsJson(const ReplayReport& report) {
       {"new_prompt_blocks", s.new_prompt_blocks},
       {"hit_blocks", s.hit_blocks},
       {"hit_tokens", s.hit_tokens},
+      {"host_hit_tokens", s.host_hit_tokens},
+      {"host_stored", s.host.stored},
+      {"host_removed", s.host.removed},
       {"output_tokens", s.output_tokens},
       {"steps", s.steps},
       {"preemptions", s.preemptions},

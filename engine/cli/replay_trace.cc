@@ -135,6 +135,10 @@ void ReplayTraceCommand::AddTo(CLI::App& command) {
   AddCount(command, "--max-num-batched-tokens", &config.max_num_batched_tokens, {1}, "Tokens computed per step");
   AddCount(command, "--num-speculative-tokens", &config.num_speculative_tokens, {0, 1024},
            "Draft tokens that a step verifies per request; about a third of them is wrong");
+  AddCount(command, "--host-blocks", &config.host_blocks, {0, kMaxBlocks},
+           "Blocks of host memory, which keep what the device evicts; 0: none");
+  AddCount(command, "--tensor-parallel-size", &config.tensor_parallel_size, {1, 4096},
+           "Workers that copy between device and host, each its part of every block");
   AddCount(command, "--max-model-len", &config.max_model_len, {2}, "Prompt and output tokens of one request");
   command.add_flag("--vllm-exact", config.vllm_exact, "Record events in vLLM's own order, one removal per copy");
   command.add_option("--prefix-caching-hash-algo", hash_algorithm_, "Identity of blocks; the seed is PYTHONHASHSEED")
@@ -216,6 +220,8 @@ Status ReplayTraceCommand::Build() {
   runner_options.block_size = scheduler_config_.block_size;
   runner_options.groups = scheduler_config_.groups;
   runner_options.num_speculative_tokens = scheduler_config_.num_speculative_tokens;
+  runner_options.host_blocks = scheduler_config_.host_blocks;
+  runner_options.num_workers = scheduler_config_.tensor_parallel_size;
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
 
@@ -274,7 +280,7 @@ Status ReplayTraceCommand::Replay() {
   if (digest_file_) {
     options.on_batch = [this](std::uint64_t ordinal) {
       digest_file_->Write(
-          fmt::format("{} {}\n", events_.kvwire.first_seq + ordinal, engine_->scheduler().pool().digest().ToString()));
+          fmt::format("{} {}\n", events_.kvwire.first_seq + ordinal, engine_->scheduler().digest().ToString()));
     };
   }
   const Result<ReplaySummary> summary = TraceReplay(reader_.get(), engine_.get(), std::move(options)).Run();
@@ -317,7 +323,7 @@ Status ReplayTraceCommand::PrintReport() {
 
 Status ReplayTraceCommand::DumpState() {
   if (!state_file_) return {};
-  kvwire::DumpState(engine_->scheduler().pool(),
+  kvwire::DumpState(engine_->scheduler().state(),
                     [this](std::string_view line) { state_file_->Write(fmt::format("{}\n", line)); });
   return state_file_->Close();
 }

@@ -28,7 +28,7 @@ std::optional<KVState> TakeKVState(Instance& instance, std::uint32_t rank, KVSta
     for (const StateDigest::Entry& entry : pool.digest().entries()) state.num_blocks += entry.count;
     if (detail == KVStateDetail::kDigest) return;
     state.blocks.reserve(state.num_blocks);
-    DumpState(pool, [&state](std::string_view line) { state.blocks.emplace_back(line); });
+    DumpState(core.scheduler().state(), [&state](std::string_view line) { state.blocks.emplace_back(line); });
   });
   if (!ran) return std::nullopt;
   return state;

@@ -241,6 +241,7 @@ void StreamChecker::CheckStored(const Context& context, const BlockStored& store
   const std::size_t blocks = stored.block_hashes.size();
   const std::uint64_t tokens = std::uint64_t{stored.block_size} * blocks;
   const bool may_skip = MaySkipBlocks(stored);
+  const HeldBlocks::ShelfId shelf = held_.ShelfOf(stored.group_idx, stored.medium);
   const std::size_t ids = stored.token_ids.size();
   if (may_skip && ids > tokens && stored.block_size > 0 && ids % stored.block_size == 0) {
     ++counts_.masked_events;
@@ -250,7 +251,8 @@ void StreamChecker::CheckStored(const Context& context, const BlockStored& store
             blocks > 0 ? stored.block_hashes[0] : BlockHash());
   }
   if (stored.parent_block_hash && !history_.WasAnnounced(group, stored.parent_block_hash->Low64())) {
-    if (may_skip) {
+    // A lower tier takes what the device gives up, children first.
+    if (may_skip || held_.shelf(shelf).medium != kMediumGpu) {
       ++counts_.skipped_parents;
     } else if (parents_lost_) {
       ++counts_.unjudged;
@@ -260,7 +262,6 @@ void StreamChecker::CheckStored(const Context& context, const BlockStored& store
               *stored.parent_block_hash);
     }
   }
-  const HeldBlocks::ShelfId shelf = held_.ShelfOf(stored.group_idx, stored.medium);
   const BlockMoment moment(context.message->sequence, context.event, BlockMoment::Kind::kStored);
   for (const BlockHash& hash : stored.block_hashes) {
     held_.Add(shelf, hash.Low64());

@@ -67,7 +67,7 @@ struct CheckCounts {
   std::uint64_t undecodable = 0;
   std::uint64_t violations = 0;
   std::uint64_t unjudged = 0;         // parents and removals that are wrong unless a gap explains them
-  std::uint64_t skipped_parents = 0;  // never announced, of groups that skip blocks
+  std::uint64_t skipped_parents = 0;  // never announced, of groups that skip blocks and of lower tiers
   std::uint64_t masked_events = 0;    // of groups that skip blocks, with the tokens of skipped blocks
   std::uint64_t gaps = 0;             // not closed, late joins not included
   std::uint64_t missing = 0;          // numbers in them

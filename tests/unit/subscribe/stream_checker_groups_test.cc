@@ -55,6 +55,23 @@ TEST_CASE("known-parent: a group that skips blocks may name a skipped one as the
   }
 }
 
+TEST_CASE("known-parent: a lower tier may announce a child before its parent, and that is counted") {
+  const BlockHash hash = BlockHash::FromUint64(3);
+  const std::vector<TokenId> tokens{1, 2};
+  for (const auto& [medium, skipped] :
+       {std::pair<std::string_view, std::uint64_t>{"CPU", 1}, {"disk", 1}, {"gpu", 0}}) {
+    CAPTURE(medium);
+    Bench bench;
+    BlockStored stored = OfKind("full_attention", {&hash, 1}, tokens, 2);
+    stored.parent_block_hash = BlockHash::FromUint64(2);
+    stored.medium = medium;
+    bench.batch.Add(stored);
+    bench.End();
+    CHECK(bench.checker.counts().skipped_parents == skipped);
+    CHECK((bench.checker.Verdict() == CheckVerdict::kClean) == (skipped == 1));
+  }
+}
+
 TEST_CASE("known-parent: behind a gap a skipped parent is no parent that the gap hides") {
   Bench bench;
   StreamGap gap;
