@@ -58,8 +58,7 @@ std::string_view ToString(Continuity continuity) noexcept {
 // - waiting_ is empty unless a replay runs with an end, and then tracker_.next() <= recover_to_ < waiting_.front().
 // - held_ is empty unless interrupted_; what may be of either life is only there.
 // - A question of an interrupted stream runs only after live_ was once empty with the new connection: what is read
-// while
-//   it runs is not of an earlier one.
+//   while it runs is not of an earlier one.
 // - last_live_ is the message with number tracker_.live(), unless that one waits.
 
 EventStream::EventStream(std::unique_ptr<FrameLink> live, ReplayLinkFactory replay, const EventStreamOptions& options,

@@ -174,6 +174,16 @@ class RandomRun {
   RequestId next_id_ = 100;
 };
 
+// Everything happened.
+void CheckEventful(const SchedulerStats& stats) {
+  CHECK(stats.requests_finished > 100);
+  CHECK(stats.requests_aborted > 20);
+  CHECK(stats.hit_tokens > 100);
+  CHECK(stats.removed > 100);
+  CHECK(stats.clears > 5);
+  CHECK(stats.reported > 20);
+}
+
 TEST_CASE("D14, D8, D2: over 100,000 random steps events and pool agree after every step and every operation") {
   unsigned seed = 1;
   SchedulerStats sum;
@@ -188,14 +198,8 @@ TEST_CASE("D14, D8, D2: over 100,000 random steps events and pool agree after ev
       RandomRun run(options);
       run.Run();
       const SchedulerStats stats = run.stats();
-      // Everything happened in every run.
-      CHECK(stats.requests_finished > 100);
-      CHECK(stats.requests_aborted > 20);
+      CheckEventful(stats);
       CHECK(stats.preemptions > 5);
-      CHECK(stats.hit_tokens > 100);
-      CHECK(stats.removed > 100);
-      CHECK(stats.clears > 5);
-      CHECK(stats.reported > 20);
       sum.stored += stats.stored;
       sum.removed += stats.removed;
     }
@@ -236,13 +240,7 @@ TEST_CASE("D14, D4, D6: the same holds for several groups, whatever their window
       CAPTURE(options.seed);
       RandomRun run(options);
       run.Run();
-      const SchedulerStats stats = run.stats();
-      CHECK(stats.requests_finished > 100);
-      CHECK(stats.requests_aborted > 20);
-      CHECK(stats.hit_tokens > 100);
-      CHECK(stats.removed > 100);
-      CHECK(stats.clears > 5);
-      CHECK(stats.reported > 20);
+      CheckEventful(run.stats());
       unannounced_parents += run.num_unannounced_parents();
     }
   }
