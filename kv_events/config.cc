@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <utility>
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "kv_events/digest.h"
 #include "kv_events/escape_text.h"
 #include "kv_events/events.h"
 
@@ -384,7 +386,18 @@ Status ReadMediumNames(const Json& object, KVEventsConfig::Extensions* extension
   reader.String("GPU", &extensions->medium_gpu);
   reader.String("CPU", &extensions->medium_cpu);
   reader.String("STORAGE", &extensions->medium_storage);
-  return reader.Finish();
+  if (const Status read = reader.Finish(); !read) return read;
+  const std::pair<std::string_view, const std::string*> media[] = {
+      {"GPU", &extensions->medium_gpu}, {"CPU", &extensions->medium_cpu}, {"STORAGE", &extensions->medium_storage}};
+  // Consumers compare without regard to case.
+  for (std::size_t i = 1; i < std::size(media); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (CanonicalMedium(*media[i].second) != CanonicalMedium(*media[j].second)) continue;
+      return Invalid(fmt::format("kvwire.medium_names: {} and {} are both {}; allowed: different names", media[j].first,
+                                 media[i].first, Shown(*media[i].second)));
+    }
+  }
+  return {};
 }
 
 // The profile first, wherever it stands: explicit keys win over it.

@@ -33,4 +33,15 @@ Status ModelOption::Apply(scheduler::SchedulerConfig* config) const {
   return {};
 }
 
+Status CheckGroupsAreTold(const scheduler::SchedulerConfig& config, const KVEventsConfig& events) {
+  const KVEventsConfig::Extensions& form = events.kvwire;
+  const bool told = form.event_format == EventFormat::kMap || form.array_tail == ArrayTail::kFull;
+  if (!events.enable_kv_cache_events || told || config.groups.size() < 2) return {};
+  return MakeError(
+      ErrorCode::kUnsupported,
+      fmt::format("--model-config has {} groups, but array events with a legacy tail (profile \"{}\") do not "
+                  "say of which group they are; allowed: one group, map events, or array_tail \"full\"",
+                  config.groups.size(), form.profile));
+}
+
 }  // namespace kvwire::engine

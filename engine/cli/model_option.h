@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kv_events/config.h"
 #include "kv_events/error.h"
 #include "scheduler/scheduler.h"
 
@@ -27,5 +28,9 @@ class ModelOption {
   std::uint32_t block_size_ = 16;
   std::string path_;
 };
+
+// Several groups need events that say which one they are of.
+// Errors: kUnsupported when the configured form of the events has no place for that.
+Status CheckGroupsAreTold(const scheduler::SchedulerConfig& config, const KVEventsConfig& events);
 
 }  // namespace kvwire::engine

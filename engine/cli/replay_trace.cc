@@ -206,6 +206,7 @@ Status ReplayTraceCommand::Build() {
     return MakeError(ErrorCode::kInvalidArgument, "--wait-for-subscriber needs events that are published over zmq");
   }
   if (Status model = model_option_.Apply(&scheduler_config_); !model) return model;
+  if (Status told = CheckGroupsAreTold(scheduler_config_, events_); !told) return told;
   const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
   if (!algorithm) return tl::unexpected<Error>(algorithm.error());
   const HashSeed seed = ResolveHashSeed(*algorithm, std::nullopt, ProcessEnvironment);

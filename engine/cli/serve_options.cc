@@ -476,6 +476,9 @@ Result<ServeSettings> ServeOptions::Settings() const {
   if (const Status divided = model_option_.Apply(&settings.instance.scheduler); !divided) {
     return tl::unexpected<Error>(divided.error());
   }
+  if (const Status told = CheckGroupsAreTold(settings.instance.scheduler, settings.instance.events); !told) {
+    return tl::unexpected<Error>(told.error());
+  }
   const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
   if (!algorithm) {
     return MakeError(algorithm.error().code, fmt::format("--prefix-caching-hash-algo: {}", algorithm.error().message));

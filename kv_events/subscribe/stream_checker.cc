@@ -112,7 +112,13 @@ void StreamChecker::OnUndecodable(const StreamMessage& message, const DecodeErro
   violation.what = error.message;
   violation.hex = HexDump(message.payload, {error.offset, error.offset + 1});
   Violate(violation);
+  NoteLoss(message.sequence, fmt::format("message {} could not be read", message.sequence));
   baseline_ = false;
+}
+
+void StreamChecker::NoteLoss(SequenceNumber from, std::string cause) {
+  if (!lossy()) loss_ = Loss{from, std::move(cause), std::nullopt};
+  parents_lost_ = true;
 }
 
 void StreamChecker::OnRecovery(SequenceNumber, SequenceNumber) {}
@@ -124,8 +130,7 @@ void StreamChecker::OnGap(const StreamGap& gap) {
     ++counts_.gaps;
     counts_.missing += gap.to - gap.from + 1;
     if (!first_gap_) first_gap_ = gap;
-    if (!lossy()) loss_ = Loss{gap, std::nullopt};
-    parents_lost_ = true;
+    NoteLoss(gap.from, DescribeGap(gap));
   }
   baseline_ = false;
   started_ = true;
@@ -185,10 +190,9 @@ void StreamChecker::OnDisagreement(SequenceNumber sequence, std::string what) {
   violation.rule = CheckRule::kAgreement;
   violation.sequence = sequence;
   violation.what = std::move(what);
-  if (loss_ && sequence >= loss_->gap.from && (!loss_->until || sequence < *loss_->until)) {
-    const std::string cause = DescribeGap(loss_->gap);
-    violation.what += "; cause: " + cause;
-    if (explained_++ == 0) explanation_ = cause;
+  if (loss_ && sequence >= loss_->from && (!loss_->until || sequence < *loss_->until)) {
+    violation.what += "; cause: " + loss_->cause;
+    if (explained_++ == 0) explanation_ = loss_->cause;
   }
   Violate(violation);
 }

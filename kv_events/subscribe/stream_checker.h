@@ -66,7 +66,7 @@ struct CheckCounts {
   std::uint64_t cleared = 0;
   std::uint64_t undecodable = 0;
   std::uint64_t violations = 0;
-  std::uint64_t unjudged = 0;         // parents and removals that are wrong unless a gap explains them
+  std::uint64_t unjudged = 0;         // parents and removals that are wrong unless a loss explains them
   std::uint64_t skipped_parents = 0;  // never announced, of groups that skip blocks and of lower tiers
   std::uint64_t masked_events = 0;    // of groups that skip blocks, with the tokens of skipped blocks
   std::uint64_t gaps = 0;             // not closed, late joins not included
@@ -78,7 +78,8 @@ struct CheckCounts {
 
 // Holds one stream to the rules and keeps the blocks it holds. While the stream is not known from its beginning (a late
 // join or a gap, until AllBlocksCleared or a restart) the rules about parents and removals cannot be judged and are
-// not; behind a gap a parent cannot until a restart, for it may have come and gone in the gap. A gap inside the stream
+// not; behind a gap a parent cannot until a restart, for it may have come and gone in the gap. A message that cannot be
+// read is a violation, and as good as a gap for what follows. A gap inside the stream
 // makes the verdict incomplete for good, and so do several publishers in one stream; a late join does until
 // AllBlocksCleared or a restart; a lost connection or an end that the publisher does not confirm does until a restart
 // or a confirmation.
@@ -127,13 +128,15 @@ class StreamChecker final : public StreamSink {
     std::size_t event = 0;  // place in the payload
     const KVEventBatch::Event* value = nullptr;
   };
-  // Numbers at which what is held is unknown for a gap that was not closed.
+  // Numbers at which what is held is unknown, for a gap that was not closed or a message that could not be read.
   struct Loss {
-    StreamGap gap;                        // the first one
+    SequenceNumber from = 0;              // where the first one begins
+    std::string cause;                    // it, in words
     std::optional<SequenceNumber> until;  // that of the AllBlocksCleared behind it
   };
 
   void BeginLife();
+  void NoteLoss(SequenceNumber from, std::string cause);
   bool lossy() const noexcept { return loss_ && !loss_->until; }
   void Expect(SequenceNumber number);
   void CheckStored(const Context& context, const BlockStored& stored);

@@ -40,6 +40,16 @@ class ReplayTrace(unittest.TestCase):
         self.assertEqual(summary["batches"], 0)
         self.assertGreater(summary["peak_memory_bytes"], 0)
 
+    def test_several_groups_need_events_that_tell_them_apart(self):
+        model = str(pathlib.Path(GOLDEN).parent.parent / "docs/model-configs/mamba-hybrid.json")
+        config = {"enable_kv_cache_events": True, "endpoint": f"ipc://{self.path}/events", "kvwire": {"profile": "aibrix"}}
+        run = replay("--model-config", model, "--kv-events-config", json.dumps(config))
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("--model-config has 2 groups, but array events with a legacy tail (profile \"aibrix\") do not say", run.stderr)
+        config["kvwire"]["profile"] = "vllm-0.22"
+        run = replay("--model-config", model, "--kv-events-config", json.dumps(config), "--limit", "2")
+        self.assertEqual(run.returncode, 0, run.stderr)
+
     def test_the_dumps_have_a_line_per_block_and_per_batch(self):
         run = replay("--num-blocks", "400", "--json", "--dump-state", f"{self.path}/state", "--dump-digests", f"{self.path}/digests",
                      *self.events())

@@ -247,6 +247,24 @@ TEST_CASE("A8: what can follow from a gap is incomplete, once and with the gap a
         "messages 1 to 3 are missing (not in the replay); parents and removals not judged because of it: 1");
 }
 
+TEST_CASE("a message that cannot be read is violated, once: what can follow from it is not judged") {
+  StreamChecker::Options exact;
+  exact.removals = Removals::kExact;
+  Bench bench(exact);
+  bench.Store({1});
+  bench.Store({1});
+  bench.End();
+  bench.Deliver(bench.number++, {0xc1});
+  SUBCASE("known-removal") { bench.Remove({7}); }
+  SUBCASE("known-parent") { bench.Store({9}, 8); }
+  SUBCASE("whole-removal") { bench.Remove({1}); }
+  bench.End();
+  CHECK(bench.Only() == CheckRule::kReadable);
+  CHECK(bench.checker.counts().unjudged == 1);
+  bench.checker.OnDisagreement(2, "one block too many");
+  CHECK(bench.violations.back().what == "one block too many; cause: message 1 could not be read");
+}
+
 TEST_CASE("A8: what a gap cannot be the reason of is violated") {
   StreamChecker::Options exact;
   exact.removals = Removals::kExact;
