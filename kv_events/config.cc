@@ -386,7 +386,7 @@ Status ReadMediumNames(const Json& object, KVEventsConfig::Extensions* extension
   reader.String("GPU", &extensions->medium_gpu);
   reader.String("CPU", &extensions->medium_cpu);
   reader.String("STORAGE", &extensions->medium_storage);
-  if (const Status read = reader.Finish(); !read) return read;
+  if (Status read = reader.Finish(); !read) return read;
   const std::pair<std::string_view, const std::string*> media[] = {
       {"GPU", &extensions->medium_gpu}, {"CPU", &extensions->medium_cpu}, {"STORAGE", &extensions->medium_storage}};
   // Consumers compare without regard to case.
