@@ -36,7 +36,14 @@ TEST_CASE("the first signal asks for an end, any second one kills") {
   }
 }
 
-TEST_CASE("two different signals at once kill") {
+// The thread sanitizer delivers signals itself, later and one by one.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kDeliversItself = true;
+#else
+constexpr bool kDeliversItself = false;
+#endif
+
+TEST_CASE("two different signals at once kill" * doctest::skip(kDeliversItself)) {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
