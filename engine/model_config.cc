@@ -3,9 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -15,6 +12,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/text_file.h"
 #include "kv_events/escape_text.h"
 
 namespace kvwire::engine {
@@ -133,20 +131,9 @@ Result<ModelConfig> ParseModelConfig(std::string_view json) {
 }
 
 Result<ModelConfig> LoadModelConfig(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxFileBytes + 1, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad()) {
-    return MakeError(ErrorCode::kUnavailable,
-                     fmt::format("\"{}\": {}", ShortText(path), std::strerror(errno != 0 ? errno : EIO)));
-  }
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMaxFileBytes) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("\"{}\" has more than {} bytes", ShortText(path), kMaxFileBytes));
-  }
-  Result<ModelConfig> config = ParseModelConfig(text);
+  const Result<std::string> text = ReadTextFile(path, kMaxFileBytes);
+  if (!text) return tl::unexpected<Error>(text.error());
+  Result<ModelConfig> config = ParseModelConfig(*text);
   if (config) return config;
   return MakeError(config.error().code, fmt::format("\"{}\": {}", ShortText(path), config.error().message));
 }

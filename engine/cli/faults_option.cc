@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cli/faults_option.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "kv_events/escape_text.h"
+#include "engine/text_file.h"
 
 namespace kvwire::engine {
 
@@ -20,21 +17,12 @@ constexpr std::size_t kMaxFaultBytes = 1 << 20;
 Result<std::string> ReadFaults(const std::string& argument) {
   const std::size_t first = argument.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && argument[first] == '{') return argument;
-  errno = 0;
-  std::ifstream file(argument, std::ios::binary);
-  std::string text(kMaxFaultBytes + 1, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad()) {
-    return MakeError(ErrorCode::kUnavailable,
-                     fmt::format("--faults: \"{}\": {}; allowed: a JSON object, or the path of a file of one",
-                                 ShortText(argument), std::strerror(errno != 0 ? errno : EIO)));
-  }
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMaxFaultBytes) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("--faults: \"{}\" has more than {} bytes", ShortText(argument), kMaxFaultBytes));
-  }
-  return text;
+  Result<std::string> text = ReadTextFile(argument, kMaxFaultBytes);
+  if (text) return text;
+  const bool unreadable = text.error().code == ErrorCode::kUnavailable;
+  return MakeError(text.error().code,
+                   fmt::format("--faults: {}{}", text.error().message,
+                               unreadable ? "; allowed: a JSON object, or the path of a file of one" : ""));
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/text_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "kv_events/escape_text.h"
+
+namespace kvwire::engine {
+
+Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(max_bytes + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    return MakeError(ErrorCode::kUnavailable,
+                     fmt::format("\"{}\": {}", ShortText(path), std::strerror(errno != 0 ? errno : EIO)));
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > max_bytes) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("\"{}\" has more than {} bytes", ShortText(path), max_bytes));
+  }
+  return text;
+}
+
+}  // namespace kvwire::engine

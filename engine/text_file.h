@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "kv_events/error.h"
+
+namespace kvwire::engine {
+
+// All of a file.
+// Errors: name the file; kUnavailable why it cannot be read, kInvalidArgument when it has more than max_bytes.
+Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes);
+
+}  // namespace kvwire::engine
