@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include "scheduler/scheduler.h"
+
 namespace kvwire::engine {
 
 using scheduler::RunnerOutput;
@@ -43,6 +45,15 @@ std::chrono::nanoseconds TimeModel::Duration(const SchedulerOutput& step) const 
     AddTimes(prefill_per_token, prefill_tokens, &duration);
   }
   return std::chrono::nanoseconds(duration);
+}
+
+void SimulatedRunner::Options::Fit(const scheduler::SchedulerConfig& config) {
+  num_blocks = config.num_blocks;
+  block_size = config.block_size;
+  groups = config.groups;
+  num_speculative_tokens = config.num_speculative_tokens;
+  host_blocks = config.host_blocks;
+  num_workers = config.tensor_parallel_size;
 }
 
 Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(Options options) {

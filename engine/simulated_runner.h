@@ -14,6 +14,10 @@
 #include "scheduler/kv_cache_group.h"
 #include "scheduler/model_runner.h"
 
+namespace kvwire::scheduler {
+struct SchedulerConfig;
+}  // namespace kvwire::scheduler
+
 namespace kvwire::engine {
 
 // How long the model would take for a step; zeros: as fast as it goes.
@@ -59,6 +63,9 @@ class SimulatedRunner final : public scheduler::ModelRunner {
     std::uint64_t copy_seed = 1;             // of delays and failures
     TokenId first_output_token = 131072;
     std::uint32_t num_output_tokens = 20864;
+
+    // Takes over what must be as the scheduler has it: blocks, groups, drafts, the host tier and its workers.
+    void Fit(const scheduler::SchedulerConfig& config);
   };
 
   // What position 0 of a group reads in place of a predecessor; that of group 0 is kRootWord.

@@ -75,8 +75,7 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerConfig config, Blo
   if (config.enable_kv_cache_events && !config.enable_prefix_caching) {
     Log(config.log, LogLevel::kWarning,
         "enable_kv_cache_events is true, but enable_prefix_caching is false: no BlockStored and no BlockRemoved will "
-        "be "
-        "published");
+        "be published");
   }
   std::unique_ptr<Scheduler> scheduler(new Scheduler(std::move(config), std::move(hasher), publisher, clock));
   if (scheduler->config_.host_blocks > 0) {

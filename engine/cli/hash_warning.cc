@@ -10,8 +10,7 @@ std::optional<std::string> WhyHashesDiffer(HashAlgorithm algorithm, const HashSe
   if (seed.source != HashSeedSource::kRandom || !events.enable_kv_cache_events) return std::nullopt;
   return fmt::format(
       "--prefix-caching-hash-algo {}: without PYTHONHASHSEED the root of the hashes is random: equal prompts have "
-      "other "
-      "hashes in every process",
+      "other hashes in every process",
       ToString(algorithm));
 }
 

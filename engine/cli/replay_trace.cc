@@ -217,12 +217,7 @@ Status ReplayTraceCommand::Build() {
   if (!reader) return tl::unexpected<Error>(std::move(reader).error());
   reader_ = *std::move(reader);
   SimulatedRunner::Options runner_options;
-  runner_options.num_blocks = scheduler_config_.num_blocks;
-  runner_options.block_size = scheduler_config_.block_size;
-  runner_options.groups = scheduler_config_.groups;
-  runner_options.num_speculative_tokens = scheduler_config_.num_speculative_tokens;
-  runner_options.host_blocks = scheduler_config_.host_blocks;
-  runner_options.num_workers = scheduler_config_.tensor_parallel_size;
+  runner_options.Fit(scheduler_config_);
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
 

@@ -38,9 +38,7 @@ class WatchedRunner final : public scheduler::ModelRunner {
 Status RankLife::Prepare(const std::optional<PublisherSuccession>& succession) {
   const InstanceConfig& config = *around_.config;
   SimulatedRunner::Options runner_options = config.runner;
-  runner_options.num_blocks = config.scheduler.num_blocks;
-  runner_options.block_size = config.scheduler.block_size;
-  runner_options.groups = config.scheduler.groups;
+  runner_options.Fit(config.scheduler);
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
   PublisherOptions publisher_options;

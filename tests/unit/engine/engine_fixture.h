@@ -27,12 +27,7 @@ inline EngineConfig SmallConfig(std::uint32_t num_blocks = 64) {
 
 // Of `options` only what the scheduler does not decide.
 inline std::unique_ptr<SimulatedRunner> RunnerFor(const EngineConfig& config, SimulatedRunner::Options options = {}) {
-  options.num_blocks = config.scheduler.num_blocks;
-  options.block_size = config.scheduler.block_size;
-  options.groups = config.scheduler.groups;
-  options.num_speculative_tokens = config.scheduler.num_speculative_tokens;
-  options.host_blocks = config.scheduler.host_blocks;
-  options.num_workers = config.scheduler.tensor_parallel_size;
+  options.Fit(config.scheduler);
   auto runner = SimulatedRunner::Create(options);
   REQUIRE(runner.has_value());
   return std::move(*runner);
