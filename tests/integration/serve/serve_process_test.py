@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -371,6 +372,18 @@ class ServeTest(unittest.TestCase):
             self.assertEqual([(str(source["data_parallel_rank"]), source["endpoint"], source["replay_endpoint"], source["topic"])
                               for source in listed], server.sources)
 
+    def test_g6_only_data_parallel_ranks_publish(self):
+        with Server("--port", "0", "-dp", "2", "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2") as server:
+            self.assertEqual([int(source[0]) for source in server.sources], [0, 1])
+            events = {int(port_of(source[i])) for source in server.sources for i in (1, 2)}
+            self.assertEqual(len(events), 4)
+            self.assertEqual(self.listening_ports(server.process.pid), events | {server.port})
+            server.process.kill()
+            server.process.wait(WATCHDOG)
+            for port in events | {server.port}:
+                with self.assertRaises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", port), WATCHDOG)
+
     def test_fleet(self):
         process = subprocess.Popen(command("--port", "0", "--instances", "3", "--data-parallel-size", "2"), stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, text=True)
@@ -494,6 +507,20 @@ class ServeTest(unittest.TestCase):
 
     def wait_for_running(self, server):
         self.wait(lambda: re.search(r"vllm:num_requests_running\S* 1\b", server.ask("GET", "/metrics")[1]))
+
+    @staticmethod
+    def listening_ports(process):
+        sockets = set()
+        for path in pathlib.Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                sockets.add(os.readlink(path))
+        listening = "0A"
+        ports = set()
+        for line in pathlib.Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]:
+            _, address, _, state, _, _, _, _, _, inode, *_ = line.split()
+            if state == listening and f"socket:[{inode}]" in sockets:
+                ports.add(int(address.rsplit(":", 1)[1], 16))
+        return ports
 
     @staticmethod
     def is_closed(server):
