@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/performance.md from what the benchmarks measured. usage: report.py DIRECTORY_OF_JSON PAGE"""
+"""Writes docs/performance.md from what the benchmarks measured. usage: report.py DIRECTORY_OF_JSON PAGE TRACE"""
 import json
 import pathlib
 import platform
@@ -18,7 +18,7 @@ Written by `scripts/bench`, which builds and runs the programs of `tests/bench`.
   the median of {rounds} rounds.
 * Times are CPU time of the measuring thread, medians of the rounds, but for the start of a fleet, which is wall time.
 
-Contents: [Goals](#goals) · [Fleet](#fleet) · [Block pool](#block-pool) · [Block hashes](#block-hashes) · [The step](#the-step)
+Contents: [Goals](#goals) · [Fleet](#fleet) · [Block pool](#block-pool) · [Block hashes](#block-hashes) · [The step](#the-step) · [A trace](#a-trace)
 
 ## Goals
 
@@ -69,6 +69,20 @@ tokens. `Wake`, a system call that the host places after the model's launch, is 
 |---|---|---|---|---|---|
 """
 
+TRACE = """
+## A trace
+
+Two engines run the same request trace, `{trace}`, from empty caches of 10000 blocks and go forward in turns, step by step, one with
+events on and a publisher, one with events off; their tokens are equal, which is checked. `null` is the publisher that discards, `zmq` the
+real one, bound, without a subscriber. Times in calls are the sums over all steps of `Schedule` and `UpdateFromOutput`, with the recording
+and `Publish` in them. The share is that of the step time: the calls with events off and the model's time, modelled as 1.3 ms a step and
+10 us a computed prompt token (`--prefill-us-per-token`), which is faster than one accelerator computes a model of 8 billion weights.
+Wall time, last, is that of all steps, the simulated model and `Wake` included, and what others did on the machine; it judges nothing.
+
+| publisher | requests | steps | events | in calls, off | in calls, on | added | model | share | `Wake` | wall, off | wall, on |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+"""
+
 
 class Measured:
     """One benchmark: its name, its counters, and its judged goals."""
@@ -105,11 +119,12 @@ def system():
 
 
 def main():
-    directory, page = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    directory, page, trace_name = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
     context, fleet = read(directory, "fleet_bench")
     _, pool = read(directory, "pool_bench")
     _, hashes = read(directory, "hash_bench")
     _, step = read(directory, "step_bench")
+    _, trace = read(directory, "trace_bench")
     growth = pool.pop()
 
     goals = []
@@ -128,6 +143,8 @@ def main():
               [f"{each['ns_per_block']:.0f} ns; the bare SHA-256 {each['bare_sha256_ns']:.0f} ns"] if each.goals else [])
     for each in step:
         judge(f"events in the step, {each.name}", each, [f"{each['added_percent']:.2f} %"])
+    for each in trace:
+        judge(f"events in the steps of a trace, publisher {each.name}", each, [f"{each['added_percent']:.2f} %"])
 
     text = HEAD.format(date=context["date"][:10], machine=machine(), cpus=context["num_cpus"], system=system(),
                        compiler=output_of("c++", "--version").splitlines()[0], load=f"{context['load_avg'][0]:.1f}",
@@ -142,6 +159,10 @@ def main():
     text += STEP + "".join(
         f"| {e.name} | {e['off_ns_per_step'] / 1e3:.1f} us | {e['on_ns_per_step'] / 1e3:.1f} us | {e['added_ns_per_step'] / 1e3:.2f} us | "
         f"{e['added_percent']:.2f} % | {e['wake_ns_per_step'] / 1e3:.1f} us |\n" for e in step)
+    text += TRACE.format(trace=pathlib.Path(trace_name).name) + "".join(
+        f"| {e.name} | {e['requests']:.0f} | {e['steps']:.0f} | {e['events']:.0f} | {e['off_ms']:.1f} ms | {e['on_ms']:.1f} ms | "
+        f"{e['added_ms']:.1f} ms | {e['model_ms']:.0f} ms | {e['added_percent']:.2f} % | {e['wake_ms']:.1f} ms | {e['off_wall_ms']:.0f} ms | "
+        f"{e['on_wall_ms']:.0f} ms |\n" for e in trace)
     page.write_text(text)
     print(f"{page}: {len(goals)} goals, {sum('| met |' in goal for goal in goals)} met")
 

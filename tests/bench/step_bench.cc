@@ -8,28 +8,21 @@
 #include <cstdint>
 #include <memory>
 #include <random>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
-#include "engine/simulated_runner.h"
-#include "kv_events/hash/block_hasher.h"
 #include "kv_events/publish/zmq_publisher.h"
 #include "scheduler/scheduler.h"
+#include "tests/bench/paired_engines.h"
 #include "tests/bench/rounds.h"
 
 namespace kvwire::test {
 namespace {
 
-using scheduler::FinishedRequest;
 using scheduler::NewRequest;
-using scheduler::Scheduler;
-using scheduler::SchedulerConfig;
 
-constexpr double kModelledStepNanos = 1.3e6;
 constexpr double kGoalPercent = 1;
 
 struct Workload {
@@ -44,75 +37,6 @@ struct Workload {
 // short outputs: nearly all steps compute thousands of prompt tokens.
 constexpr std::array<Workload, 2> kWorkloads{
     {{"decode", 8192, 128, 16, 64, 256}, {"prefill", 16384, 64, 512, 4096, 32}}};
-
-template <class Value>
-Value Unwrap(Result<Value> result) {
-  if (!result) throw std::runtime_error(result.error().message);
-  return *std::move(result);
-}
-
-std::unique_ptr<ZmqPublisher> MakePublisher() {
-  KVEventsConfig config;
-  config.enable_kv_cache_events = true;
-  config.endpoint = "tcp://127.0.0.1:0";
-  config.replay_endpoint = "tcp://127.0.0.1:0";
-  config.kvwire.mode = SocketMode::kBind;
-  PublisherOptions options;
-  options.host_wakes = true;
-  return Unwrap(ZmqPublisher::Create(config, options));
-}
-
-class Engine {
- public:
-  // `publisher` null: events are off.
-  Engine(const Workload& workload, ZmqPublisher* publisher) : publisher_(publisher) {
-    SchedulerConfig config;
-    config.num_blocks = workload.num_blocks;
-    config.enable_kv_cache_events = publisher != nullptr;
-    scheduler_ = Unwrap(Scheduler::Create(
-        config, Unwrap(BlockHasher::Create(HashAlgorithm::kSha256Cbor, kDefaultHashSeed)), publisher));
-    engine::SimulatedRunner::Options options;
-    options.num_blocks = workload.num_blocks;
-    runner_ = Unwrap(engine::SimulatedRunner::Create(options));
-  }
-
-  void Start(const std::vector<NewRequest>& requests) {
-    outputs_.assign(requests.size(), {});
-    first_ = requests.front().id;
-    nanos_ = wake_nanos_ = 0;
-    steps_ = 0;
-    for (const NewRequest& request : requests) {
-      if (!scheduler_->AddRequest(request)) throw std::runtime_error("a request is refused");
-    }
-  }
-
-  void Step() {
-    scheduler::SchedulerOutput step;
-    nanos_ += TimeOf([&] { step = scheduler_->Schedule(); });
-    const scheduler::RunnerOutput output = runner_->Run(step);
-    std::vector<FinishedRequest> finished;
-    nanos_ += TimeOf([&] { finished = scheduler_->UpdateFromOutput(step, output); });
-    ++steps_;
-    for (FinishedRequest& request : finished) outputs_[request.id - first_] = std::move(request.output);
-    if (publisher_ != nullptr) wake_nanos_ += TimeOf([&] { publisher_->Wake(); });
-  }
-
-  bool busy() const { return scheduler_->has_unfinished_requests(); }
-  double nanos_per_step() const { return nanos_ / steps_; }
-  double wake_nanos_per_step() const { return wake_nanos_ / steps_; }
-  std::uint64_t num_events() const { return scheduler_->stats().events; }
-  const std::vector<std::vector<TokenId>>& outputs() const { return outputs_; }
-
- private:
-  ZmqPublisher* const publisher_;
-  std::unique_ptr<Scheduler> scheduler_;
-  std::unique_ptr<engine::SimulatedRunner> runner_;
-  std::vector<std::vector<TokenId>> outputs_;
-  scheduler::RequestId first_ = 0;
-  double nanos_ = 0;
-  double wake_nanos_ = 0;
-  double steps_ = 0;
-};
 
 std::vector<NewRequest> RequestsOf(const Workload& workload, std::uint32_t round) {
   std::mt19937 random(round);
@@ -132,32 +56,36 @@ std::vector<NewRequest> RequestsOf(const Workload& workload, std::uint32_t round
 }
 
 void AddedByEvents(benchmark::State& state, const Workload& workload) {
-  const std::unique_ptr<ZmqPublisher> publisher = MakePublisher();
-  Engine off(workload, nullptr);
-  Engine on(workload, publisher.get());
+  const std::unique_ptr<ZmqPublisher> publisher = MakeZmqPublisher();
+  scheduler::SchedulerConfig config;
+  config.num_blocks = workload.num_blocks;
+  PairedEngines engines(config, publisher.get());
   PairedRounds rounds;
   std::vector<double> wakes;
   std::uint32_t round = 0;
+  bool taken = true;
   const auto run = [&] {
-    const std::vector<NewRequest> requests = RequestsOf(workload, ++round);
-    off.Start(requests);
-    on.Start(requests);
-    for (std::uint64_t step = 0; off.busy() || on.busy(); ++step) {
-      (step % 2 == 0 ? off : on).Step();
-      (step % 2 == 0 ? on : off).Step();
-    }
-    return off.outputs() == on.outputs();
+    for (NewRequest& request : RequestsOf(workload, ++round)) taken = engines.Add(std::move(request)) && taken;
+    const std::uint64_t before = engines.steps();
+    while (engines.busy()) engines.Step();
+    const auto steps = static_cast<double>(engines.steps() - before);
+    const StepNanos off = engines.off().TakeNanos();
+    const StepNanos on = engines.on().TakeNanos();
+    return std::array{off.in_call / steps, on.in_call / steps, on.wake / steps};
   };
-  bool equal = run();
+  run();
   for (auto _ : state) {
-    equal = run() && equal;
-    rounds.Add(off.nanos_per_step(), on.nanos_per_step());
-    wakes.push_back(on.wake_nanos_per_step());
-    state.SetIterationTime(on.nanos_per_step() * 1e-9);
+    const auto [off, on, wake] = run();
+    rounds.Add(off, on);
+    wakes.push_back(wake);
+    state.SetIterationTime(on * 1e-9);
   }
   publisher->Close();
-  if (!equal) return Fail(state, "tokens with events on differ from those with events off");
-  if (on.num_events() == 0 || off.num_events() != 0) return Fail(state, "events are not what they should be");
+  if (!taken) return Fail(state, "a request is refused");
+  if (!engines.equal()) return Fail(state, "tokens with events on differ from those with events off");
+  if (engines.on().scheduler().stats().events == 0 || engines.off().scheduler().stats().events != 0) {
+    return Fail(state, "events are not what they should be");
+  }
   if (publisher->stats().dropped_full != 0) return Fail(state, "batches were dropped");
   const double percent = 100 * rounds.difference() / kModelledStepNanos;
   state.counters["off_ns_per_step"] = rounds.base();
