@@ -5,6 +5,9 @@
 #include "kv_events/hash/block_hasher.h"
 
 #include <array>
+#include <bit>
+#include <cstring>
+#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -92,12 +95,39 @@ void WriteSeed(Writer* writer, std::string_view text) {
   Stop(writer);
 }
 
-BlockHash Sha256(std::span<const std::uint8_t> bytes) {
+void StoreBig(std::uint8_t* out, std::uint64_t value) {
+  if constexpr (std::endian::native == std::endian::little) value = __builtin_bswap64(value);
+  std::memcpy(out, &value, sizeof value);
+}
+
+// Four words at once: who reads the digest in larger pieces than it was stored in waits for the stores.
+void StoreBig4(std::uint8_t* out, const std::uint32_t* words) {
+  using Words [[gnu::vector_size(16)]] = std::uint32_t;
+  Words values;
+  std::memcpy(&values, words, sizeof values);
+  if constexpr (std::endian::native == std::endian::little) {
+    values = values << 24 | (values << 8 & 0xff0000) | (values >> 8 & 0xff00) | values >> 24;
+  }
+  std::memcpy(out, &values, sizeof values);
+}
+
+// The digest of what the writer holds, which is padded where it lies: a copy would have to wait for the bytes that were
+// only just written.
+template <class Writer>
+BlockHash Sha256(Writer* writer) {
+  constexpr std::size_t kLengthSize = 8;
+  const std::size_t size = writer->bytes().size();
+  const std::size_t padding = SHA256_CBLOCK - (size + kLengthSize) % SHA256_CBLOCK;
+  std::uint8_t* const tail = writer->Behind(padding + kLengthSize);
+  std::memset(tail, 0, padding);
+  *tail = 0x80;
+  StoreBig(tail + padding, std::uint64_t{8} * size);
   SHA256_CTX context;
-  std::array<std::uint8_t, SHA256_DIGEST_LENGTH> digest;
   SHA256_Init(&context);
-  SHA256_Update(&context, bytes.data(), bytes.size());
-  SHA256_Final(digest.data(), &context);
+  const std::uint8_t* const end = tail + padding + kLengthSize;
+  for (const std::uint8_t* block = tail - size; block != end; block += SHA256_CBLOCK) SHA256_Transform(&context, block);
+  std::array<std::uint8_t, SHA256_DIGEST_LENGTH> digest;
+  for (std::size_t i = 0; i < std::size(context.h); i += 4) StoreBig4(&digest[4 * i], &context.h[i]);
   return *BlockHash::FromBytes(digest);
 }
 
@@ -131,7 +161,11 @@ struct BlockHasher::Digest {
   }
 
   // The digest of the preimage.
-  BlockHash Finish() const { return function == DigestFunction::kSha256 ? Sha256(preimage()) : Xxh3(preimage()); }
+  BlockHash Finish() {
+    if (function == DigestFunction::kXxh3) return Xxh3(preimage());
+    if (auto* const cbor = std::get_if<CborWriter>(&writer)) return Sha256(cbor);
+    return Sha256(std::get_if<PickleWriter>(&writer));
+  }
 };
 
 Result<BlockHasher> BlockHasher::Create(HashAlgorithm algorithm, const HashSeed& seed) {
