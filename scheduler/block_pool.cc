@@ -255,7 +255,7 @@ void BlockPool::SettleLedger(BlockId head, const BlockHash& hash, bool was_annou
   }
   if (removals == 0) return;
   ledger.announced -= removals;
-  if (ledger.announced == 0) digest_.Remove(ledger.group, kMediumGpu, hash.Low64());
+  if (ledger.announced == 0) digest_.Remove(DigestSlot(ledger.group), hash.Low64());
   RecordRemoved(hash, ledger.group, removals);
 }
 
@@ -360,19 +360,24 @@ void BlockPool::AnnounceReport(const Run& run) {
 
 void BlockPool::CountAnnouncement(BlockId block) {
   Meta& ledger = meta_[HeadOf(block)];
-  if (ledger.announced++ == 0) digest_.Add(ledger.group, kMediumGpu, hashes_[block].Low64());
+  if (ledger.announced++ == 0) digest_.Add(DigestSlot(ledger.group), hashes_[block].Low64());
+}
+
+std::size_t BlockPool::DigestSlot(std::uint32_t group) {
+  if (!digest_slot_ || digest_group_ != group) {
+    digest_slot_ = digest_.SlotOf(group, kMediumGpu);
+    digest_group_ = group;
+  }
+  return *digest_slot_;
 }
 
 // One event for event_blocks_, which it empties.
 void BlockPool::RecordStored(bool report) {
   if (event_blocks_.empty()) return;
   event_hashes_.clear();
-  event_tokens_.clear();
   bool has_keys = false;
   for (const BlockId block : event_blocks_) {
     event_hashes_.push_back(hashes_[block]);
-    const std::span<const TokenId> tokens = TokensOf(block);
-    event_tokens_.insert(event_tokens_.end(), tokens.begin(), tokens.end());
     const std::uint32_t context = meta_[block].context;
     has_keys = has_keys || (context != BlockContextTable::kPlain && !contexts_.at(context).extra_keys.empty());
   }
@@ -380,7 +385,6 @@ void BlockPool::RecordStored(bool report) {
   BlockStored stored;
   stored.block_hashes = event_hashes_;
   if (!parents_[first].empty()) stored.parent_block_hash = parents_[first];
-  stored.token_ids = event_tokens_;
   stored.block_size = block_size(meta_[first].group);
   stored.medium = kMediumGpu;
   stored.group_idx = meta_[first].group;
@@ -396,6 +400,7 @@ void BlockPool::RecordStored(bool report) {
   }
   Annotate(&stored);
   recorded_.Add(stored);
+  for (const BlockId block : event_blocks_) recorded_.AppendTokens(TokensOf(block));
   (report ? stats_.reported : stats_.stored) += event_blocks_.size();
   event_blocks_.clear();
 }
@@ -456,6 +461,7 @@ bool BlockPool::Reset() {
   runs_.clear();
   pending_.clear();
   digest_.Clear();
+  digest_slot_.reset();
   ++era_;
   ++version_;
   if (options_.enable_events) {

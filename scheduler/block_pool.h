@@ -230,6 +230,7 @@ class BlockPool final : public StateSource {
   void AnnounceStores(const Run& run);
   void AnnounceReport(const Run& run);
   void CountAnnouncement(BlockId block);
+  std::size_t DigestSlot(std::uint32_t group);
   void RecordStored(bool report);
   void RecordPositions(const BlockChain& chain, std::span<const std::uint32_t> positions, std::uint32_t first,
                        std::uint32_t last, std::uint32_t group);
@@ -249,6 +250,8 @@ class BlockPool final : public StateSource {
   std::vector<Run> runs_;
   KVEventBatch recorded_;
   StateDigest digest_;
+  std::optional<std::size_t> digest_slot_;  // of digest_group_
+  std::uint32_t digest_group_ = 0;
   std::uint64_t era_ = 0;
   std::uint64_t version_ = 0;
   BlockPoolStats stats_;
@@ -260,7 +263,6 @@ class BlockPool final : public StateSource {
   std::vector<std::uint32_t> event_positions_;
   ExtraKeys keys_;
   std::vector<BlockHash> event_hashes_;
-  std::vector<TokenId> event_tokens_;
   std::vector<ExtraKeys> event_keys_;
 };
 
