@@ -81,14 +81,13 @@ std::optional<std::string_view> KVEventBatch::Text(std::uint32_t index) const {
 void KVEventBatch::Add(const BlockStored& stored) {
   assert(stored.extra_keys.per_block.empty() || stored.extra_keys.per_block.size() == stored.block_hashes.size());
   Record& record = Append(Kind::kStored);
+  if (stored.parent_block_hash) {
+    record.has_parent = true;
+    hashes_.push_back(*stored.parent_block_hash);
+  }
   record.hashes = static_cast<std::uint32_t>(hashes_.size());
   record.num_hashes = static_cast<std::uint32_t>(stored.block_hashes.size());
   hashes_.insert(hashes_.end(), stored.block_hashes.begin(), stored.block_hashes.end());
-  if (stored.parent_block_hash) {
-    record.has_parent = true;
-    record.parent = static_cast<std::uint32_t>(hashes_.size());
-    hashes_.push_back(*stored.parent_block_hash);
-  }
   record.tokens = static_cast<std::uint32_t>(tokens_.size());
   record.num_tokens = static_cast<std::uint32_t>(stored.token_ids.size());
   tokens_.insert(tokens_.end(), stored.token_ids.begin(), stored.token_ids.end());
@@ -118,10 +117,18 @@ void KVEventBatch::Add(const BlockStored& stored) {
   record.session_id = Intern(stored.session_id);
 }
 
-void KVEventBatch::AppendTokens(std::span<const TokenId> token_ids) {
-  assert(!records_.empty() && records_.back().kind == Kind::kStored);
+void KVEventBatch::AppendBlock(const BlockHash& hash, std::span<const TokenId> token_ids, const ExtraKeys& extra_keys) {
+  Record& record = records_.back();
+  assert(record.kind == Kind::kStored && record.extra != Extra::kAbsent);
+  if (record.extra == Extra::kAllNull && !extra_keys.empty()) {
+    record.extra = Extra::kListed;
+    extras_.resize(record.extras + record.num_hashes);
+  }
+  if (record.extra == Extra::kListed) extras_.push_back(extra_keys);
+  hashes_.push_back(hash);
+  ++record.num_hashes;
   tokens_.insert(tokens_.end(), token_ids.begin(), token_ids.end());
-  records_.back().num_tokens += static_cast<std::uint32_t>(token_ids.size());
+  record.num_tokens += static_cast<std::uint32_t>(token_ids.size());
 }
 
 void KVEventBatch::Add(const BlockRemoved& removed) {
@@ -151,6 +158,13 @@ bool KVEventBatch::Continues(const Record& removals, const Record& next) {
   return removals.kind == Kind::kRemoved && removals.num_hashes == next.num_hashes &&
          removals.has_group == next.has_group && removals.group_idx == next.group_idx &&
          removals.medium == next.medium && removals.locality == next.locality && removals.ownership == next.ownership;
+}
+
+void KVEventBatch::RepeatRemoval(const BlockHash& hash) {
+  assert(records_.back().kind == Kind::kRemoved && records_.back().num_hashes == 1);
+  hashes_.push_back(hash);
+  ++records_.back().num_events;
+  ++num_events_;
 }
 
 void KVEventBatch::Add(const AllBlocksCleared&) { Append(Kind::kCleared); }
@@ -204,7 +218,7 @@ KVEventBatch::Event KVEventBatch::EventOf(const Record& record, std::uint32_t ev
   }
   BlockStored stored;
   stored.block_hashes = hashes;
-  if (record.has_parent) stored.parent_block_hash = hashes_[record.parent];
+  if (record.has_parent) stored.parent_block_hash = hashes_[record.hashes - 1];
   stored.token_ids = {tokens_.data() + record.tokens, record.num_tokens};
   stored.block_size = record.block_size;
   if (record.has_lora_id) stored.lora_id = record.lora_id;

@@ -40,8 +40,11 @@ class KVEventBatch {
   void Add(const BlockRemoved& removed);
   void Add(const AllBlocksCleared&);
 
-  // More tokens for the event that was added last. REQUIRES: it is a BlockStored.
-  void AppendTokens(std::span<const TokenId> token_ids);
+  // One more block for the event that was added last. REQUIRES: it is a BlockStored whose extra keys are not absent.
+  void AppendBlock(const BlockHash& hash, std::span<const TokenId> token_ids, const ExtraKeys& extra_keys);
+
+  // One more removal, of one hash, like the event that was added last. REQUIRES: it is a BlockRemoved of one hash.
+  void RepeatRemoval(const BlockHash& hash);
 
   // Forgets events, time and rank; keeps the memory.
   void Clear() noexcept;
@@ -76,7 +79,7 @@ class KVEventBatch {
   struct Record {
     Kind kind = Kind::kCleared;
     Extra extra = Extra::kAbsent;
-    bool has_parent = false;
+    bool has_parent = false;  // it stands before the hashes
     bool has_lora_id = false;
     bool has_group = false;
     bool has_window = false;
@@ -84,7 +87,6 @@ class KVEventBatch {
     std::uint32_t hashes = 0, num_hashes = 0;
     std::uint32_t tokens = 0, num_tokens = 0;
     std::uint32_t extras = 0;
-    std::uint32_t parent = 0;  // index into hashes_
     std::uint32_t block_size = 0;
     std::uint32_t group_idx = 0;
     std::uint32_t sliding_window = 0;

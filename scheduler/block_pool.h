@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -249,6 +250,9 @@ class BlockPool final : public StateSource {
   std::vector<Pending> pending_;
   std::vector<Run> runs_;
   KVEventBatch recorded_;
+  static constexpr std::size_t kNoEvent = std::numeric_limits<std::size_t>::max();
+  std::size_t last_removal_ = kNoEvent;  // recorded_.size() when it ended with a removal
+  std::uint32_t last_removal_group_ = 0;
   StateDigest digest_;
   std::optional<std::size_t> digest_slot_;  // of digest_group_
   std::uint32_t digest_group_ = 0;

@@ -192,21 +192,48 @@ TEST_CASE("A removal like the one before takes the room of its hash") {
   CHECK(batch.ByteSize() == one + sizeof(BlockHash));
 }
 
-TEST_CASE("Tokens may be appended to the event that was added last") {
-  const StoredEvent stored({1, 2}, 9);
+TEST_CASE("A repeated removal is like the one before") {
+  KVEventBatch added;
+  KVEventBatch repeated;
+  for (const std::uint64_t hash : {1u, 2u, 3u}) added.Add(RemovedEvent({hash}).view());
+  repeated.Add(RemovedEvent({1}).view());
+  repeated.RepeatRemoval(BlockHash::FromUint64(2));
+  repeated.RepeatRemoval(BlockHash::FromUint64(3));
+  CHECK(repeated == added);
+  CHECK(repeated.ByteSize() == added.ByteSize());
+}
+
+// The same event added at once and block by block, in the midst of others.
+void CheckInParts(const std::vector<ExtraKeys>& keys) {
+  const StoredEvent source({1, 2, 3}, 9);
+  BlockStored stored = source.view();
+  stored.extra_keys = {false, keys};
   KVEventBatch at_once;
+  at_once.Add(stored);
   at_once.Add(RemovedEvent({7}).view());
-  at_once.Add(stored.view());
-  BlockStored hashes_only = stored.view();
-  const std::span<const TokenId> tokens = hashes_only.token_ids;
-  hashes_only.token_ids = {};
+  at_once.Add(stored);
   KVEventBatch in_parts;
+  in_parts.Add(stored);
   in_parts.Add(RemovedEvent({7}).view());
-  in_parts.Add(hashes_only);
-  CHECK(in_parts != at_once);
-  in_parts.AppendTokens(tokens.first(2));
-  in_parts.AppendTokens(tokens.subspan(2));
+  BlockStored first = stored;
+  first.block_hashes = {};
+  first.token_ids = {};
+  first.extra_keys.per_block = {};
+  in_parts.Add(first);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(in_parts != at_once);
+    in_parts.AppendBlock(stored.block_hashes[i], stored.token_ids.subspan(2 * i, 2),
+                         keys.empty() ? ExtraKeys() : keys[i]);
+  }
   CHECK(in_parts == at_once);
+}
+
+TEST_CASE("A stored event may be added block by block") {
+  const ExtraKeys some{std::string("salt")};
+  CheckInParts({});
+  CheckInParts({some, {}, {}});
+  CheckInParts({{}, {}, some});
+  CheckInParts({some, some, some});
 }
 
 TEST_CASE("A copy is independent of its original") {
