@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 namespace kvwire {
@@ -55,6 +56,7 @@ KVEventBatch& KVEventBatch::operator=(KVEventBatch&& other) noexcept {
   extras_ = std::move(other.extras_);
   texts_ = std::move(other.texts_);
   num_texts_ = other.num_texts_;
+  num_events_ = other.num_events_;
   // The texts go with their count: one that stayed behind would name texts that are no longer there.
   other.Clear();
   return *this;
@@ -78,16 +80,14 @@ std::optional<std::string_view> KVEventBatch::Text(std::uint32_t index) const {
 
 void KVEventBatch::Add(const BlockStored& stored) {
   assert(stored.extra_keys.per_block.empty() || stored.extra_keys.per_block.size() == stored.block_hashes.size());
-  Record record;
-  record.kind = Kind::kStored;
+  Record& record = Append(Kind::kStored);
+  if (stored.parent_block_hash) {
+    record.has_parent = true;
+    hashes_.push_back(*stored.parent_block_hash);
+  }
   record.hashes = static_cast<std::uint32_t>(hashes_.size());
   record.num_hashes = static_cast<std::uint32_t>(stored.block_hashes.size());
   hashes_.insert(hashes_.end(), stored.block_hashes.begin(), stored.block_hashes.end());
-  if (stored.parent_block_hash) {
-    record.has_parent = true;
-    record.parent = static_cast<std::uint32_t>(hashes_.size());
-    hashes_.push_back(*stored.parent_block_hash);
-  }
   record.tokens = static_cast<std::uint32_t>(tokens_.size());
   record.num_tokens = static_cast<std::uint32_t>(stored.token_ids.size());
   tokens_.insert(tokens_.end(), stored.token_ids.begin(), stored.token_ids.end());
@@ -115,7 +115,20 @@ void KVEventBatch::Add(const BlockStored& stored) {
   record.locality = Intern(stored.locality);
   record.ownership = Intern(stored.ownership);
   record.session_id = Intern(stored.session_id);
-  records_.push_back(record);
+}
+
+void KVEventBatch::AppendBlock(const BlockHash& hash, std::span<const TokenId> token_ids, const ExtraKeys& extra_keys) {
+  Record& record = records_.back();
+  assert(record.kind == Kind::kStored && record.extra != Extra::kAbsent);
+  if (record.extra == Extra::kAllNull && !extra_keys.empty()) {
+    record.extra = Extra::kListed;
+    extras_.resize(record.extras + record.num_hashes);
+  }
+  if (record.extra == Extra::kListed) extras_.push_back(extra_keys);
+  hashes_.push_back(hash);
+  ++record.num_hashes;
+  tokens_.insert(tokens_.end(), token_ids.begin(), token_ids.end());
+  record.num_tokens += static_cast<std::uint32_t>(token_ids.size());
 }
 
 void KVEventBatch::Add(const BlockRemoved& removed) {
@@ -131,10 +144,37 @@ void KVEventBatch::Add(const BlockRemoved& removed) {
   record.medium = Intern(removed.medium);
   record.locality = Intern(removed.locality);
   record.ownership = Intern(removed.ownership);
+  if (!records_.empty() && Continues(records_.back(), record)) {
+    ++records_.back().num_events;
+    ++num_events_;
+    return;
+  }
+  record.first_event = num_events_++;
   records_.push_back(record);
 }
 
-void KVEventBatch::Add(const AllBlocksCleared&) { records_.emplace_back(); }
+// Whether the removal `next`, whose hashes were just added, is like those before it.
+bool KVEventBatch::Continues(const Record& removals, const Record& next) {
+  return removals.kind == Kind::kRemoved && removals.num_hashes == next.num_hashes &&
+         removals.has_group == next.has_group && removals.group_idx == next.group_idx &&
+         removals.medium == next.medium && removals.locality == next.locality && removals.ownership == next.ownership;
+}
+
+void KVEventBatch::RepeatRemoval(const BlockHash& hash) {
+  assert(records_.back().kind == Kind::kRemoved && records_.back().num_hashes == 1);
+  hashes_.push_back(hash);
+  ++records_.back().num_events;
+  ++num_events_;
+}
+
+void KVEventBatch::Add(const AllBlocksCleared&) { Append(Kind::kCleared); }
+
+KVEventBatch::Record& KVEventBatch::Append(Kind kind) {
+  Record& record = records_.emplace_back();
+  record.kind = kind;
+  record.first_event = num_events_++;
+  return record;
+}
 
 void KVEventBatch::Clear() noexcept {
   ts = 0;
@@ -144,6 +184,7 @@ void KVEventBatch::Clear() noexcept {
   tokens_.clear();
   extras_.clear();
   num_texts_ = 0;
+  num_events_ = 0;
 }
 
 std::size_t KVEventBatch::ByteSize() const noexcept {
@@ -155,9 +196,15 @@ std::size_t KVEventBatch::ByteSize() const noexcept {
 }
 
 KVEventBatch::Event KVEventBatch::at(std::size_t i) const {
-  const Record& record = records_[i];
+  const auto behind = std::ranges::upper_bound(records_, i, {}, &Record::first_event);
+  const Record& record = *std::prev(behind);
+  return EventOf(record, static_cast<std::uint32_t>(i) - record.first_event);
+}
+
+KVEventBatch::Event KVEventBatch::EventOf(const Record& record, std::uint32_t event) const {
   if (record.kind == Kind::kCleared) return AllBlocksCleared{};
-  const std::span<const BlockHash> hashes(hashes_.data() + record.hashes, record.num_hashes);
+  const std::span<const BlockHash> hashes(hashes_.data() + record.hashes + std::size_t{event} * record.num_hashes,
+                                          record.num_hashes);
   const std::optional<std::uint32_t> group =
       record.has_group ? std::optional<std::uint32_t>(record.group_idx) : std::nullopt;
   if (record.kind == Kind::kRemoved) {
@@ -171,7 +218,7 @@ KVEventBatch::Event KVEventBatch::at(std::size_t i) const {
   }
   BlockStored stored;
   stored.block_hashes = hashes;
-  if (record.has_parent) stored.parent_block_hash = hashes_[record.parent];
+  if (record.has_parent) stored.parent_block_hash = hashes_[record.hashes - 1];
   stored.token_ids = {tokens_.data() + record.tokens, record.num_tokens};
   stored.block_size = record.block_size;
   if (record.has_lora_id) stored.lora_id = record.lora_id;

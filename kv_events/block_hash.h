@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -49,8 +50,12 @@ class BlockHash {
   // Source: vLLM's integer form (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=1).
   std::uint64_t Low64() const noexcept {
     std::uint64_t value = 0;
-    for (std::size_t i = size_ > 8 ? size_ - 8u : 0; i < size_; ++i) value = value << 8 | bytes_[i];
-    return value;
+    if (size_ < sizeof value) {
+      for (std::size_t i = 0; i < size_; ++i) value = value << 8 | bytes_[i];
+      return value;
+    }
+    std::memcpy(&value, bytes_.data() + size_ - sizeof value, sizeof value);
+    return std::endian::native == std::endian::little ? __builtin_bswap64(value) : value;
   }
 
   // Lower-case hexadecimal, two digits a byte.

@@ -28,25 +28,21 @@ std::string CanonicalMedium(std::string_view medium) {
   return text;
 }
 
-StateDigest::Entry& StateDigest::Find(std::uint32_t group, std::string_view medium) {
+std::size_t StateDigest::SlotOf(std::uint32_t group, std::string_view medium) {
   const auto matches = [&](const Entry& entry) { return entry.group == group && SameMedium(entry.medium, medium); };
-  if (last_ < entries_.size() && matches(entries_[last_])) return entries_[last_];
+  if (last_ < entries_.size() && matches(entries_[last_])) return last_;
   const auto found = std::ranges::find_if(entries_, matches);
   last_ = static_cast<std::size_t>(found - entries_.begin());
   if (found == entries_.end()) entries_.push_back(Entry{group, CanonicalMedium(medium), 0, 0});
-  return entries_[last_];
+  return last_;
 }
 
 void StateDigest::Add(std::uint32_t group, std::string_view medium, std::uint64_t low64) {
-  Entry& entry = Find(group, medium);
-  ++entry.count;
-  entry.sum += Mix(low64);
+  Add(SlotOf(group, medium), low64);
 }
 
 void StateDigest::Remove(std::uint32_t group, std::string_view medium, std::uint64_t low64) {
-  Entry& entry = Find(group, medium);
-  --entry.count;
-  entry.sum -= Mix(low64);
+  Remove(SlotOf(group, medium), low64);
 }
 
 void StateDigest::Clear() noexcept { entries_.clear(); }

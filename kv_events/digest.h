@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -27,6 +28,18 @@ class StateDigest {
   // A hash that was not resident in (group, medium) became so; or the reverse. The caller keeps the set.
   void Add(std::uint32_t group, std::string_view medium, std::uint64_t low64);
   void Remove(std::uint32_t group, std::string_view medium, std::uint64_t low64);
+
+  // The place of (group, medium), for many changes after one search; valid until Clear().
+  std::size_t SlotOf(std::uint32_t group, std::string_view medium);
+  void Add(std::size_t slot, std::uint64_t low64) {
+    ++entries_[slot].count;
+    entries_[slot].sum += Mix(low64);
+  }
+  void Remove(std::size_t slot, std::uint64_t low64) {
+    --entries_[slot].count;
+    entries_[slot].sum -= Mix(low64);
+  }
+
   void Clear() noexcept;
 
   // Non-empty entries, ordered by group, then medium.
@@ -46,8 +59,6 @@ class StateDigest {
   }
 
  private:
-  Entry& Find(std::uint32_t group, std::string_view medium);
-
   std::vector<Entry> entries_;  // few: linear search, the last one used first
   std::size_t last_ = 0;
 };

@@ -255,7 +255,7 @@ void BlockPool::SettleLedger(BlockId head, const BlockHash& hash, bool was_annou
   }
   if (removals == 0) return;
   ledger.announced -= removals;
-  if (ledger.announced == 0) digest_.Remove(ledger.group, kMediumGpu, hash.Low64());
+  if (ledger.announced == 0) digest_.Remove(DigestSlot(ledger.group), hash.Low64());
   RecordRemoved(hash, ledger.group, removals);
 }
 
@@ -360,53 +360,55 @@ void BlockPool::AnnounceReport(const Run& run) {
 
 void BlockPool::CountAnnouncement(BlockId block) {
   Meta& ledger = meta_[HeadOf(block)];
-  if (ledger.announced++ == 0) digest_.Add(ledger.group, kMediumGpu, hashes_[block].Low64());
+  if (ledger.announced++ == 0) digest_.Add(DigestSlot(ledger.group), hashes_[block].Low64());
+}
+
+std::size_t BlockPool::DigestSlot(std::uint32_t group) {
+  if (!digest_slot_ || digest_group_ != group) {
+    digest_slot_ = digest_.SlotOf(group, kMediumGpu);
+    digest_group_ = group;
+  }
+  return *digest_slot_;
 }
 
 // One event for event_blocks_, which it empties.
 void BlockPool::RecordStored(bool report) {
   if (event_blocks_.empty()) return;
-  event_hashes_.clear();
-  event_tokens_.clear();
-  bool has_keys = false;
-  for (const BlockId block : event_blocks_) {
-    event_hashes_.push_back(hashes_[block]);
-    const std::span<const TokenId> tokens = TokensOf(block);
-    event_tokens_.insert(event_tokens_.end(), tokens.begin(), tokens.end());
-    const std::uint32_t context = meta_[block].context;
-    has_keys = has_keys || (context != BlockContextTable::kPlain && !contexts_.at(context).extra_keys.empty());
-  }
   const BlockId first = event_blocks_.front();
   BlockStored stored;
-  stored.block_hashes = event_hashes_;
   if (!parents_[first].empty()) stored.parent_block_hash = parents_[first];
-  stored.token_ids = event_tokens_;
   stored.block_size = block_size(meta_[first].group);
   stored.medium = kMediumGpu;
   stored.group_idx = meta_[first].group;
   stored.extra_keys.absent = false;
-  if (has_keys) {
-    event_keys_.clear();
-    for (const BlockId block : event_blocks_) event_keys_.push_back(contexts_.at(meta_[block].context).extra_keys);
-    stored.extra_keys.per_block = event_keys_;
-  }
   if (const std::optional<LoraAdapter>& lora = contexts_.at(meta_[first].context).lora) {
     stored.lora_id = lora->id;
     stored.lora_name = lora->name;
   }
   Annotate(&stored);
   recorded_.Add(stored);
+  for (const BlockId block : event_blocks_) {
+    recorded_.AppendBlock(hashes_[block], TokensOf(block), contexts_.at(meta_[block].context).extra_keys);
+  }
   (report ? stats_.reported : stats_.stored) += event_blocks_.size();
   event_blocks_.clear();
 }
 
 void BlockPool::RecordRemoved(const BlockHash& hash, std::uint32_t group, std::uint32_t times) {
-  BlockRemoved removed;
-  removed.block_hashes = {&hash, 1};
-  removed.medium = kMediumGpu;
-  removed.group_idx = group;
-  for (std::uint32_t i = 0; i < times; ++i) recorded_.Add(removed);
   stats_.removed += times;
+  for (; times > 0; --times) {
+    if (last_removal_ == recorded_.size() && last_removal_group_ == group) {
+      recorded_.RepeatRemoval(hash);
+    } else {
+      BlockRemoved removed;
+      removed.block_hashes = {&hash, 1};
+      removed.medium = kMediumGpu;
+      removed.group_idx = group;
+      recorded_.Add(removed);
+    }
+    last_removal_ = recorded_.size();
+    last_removal_group_ = group;
+  }
 }
 
 void BlockPool::Annotate(BlockStored* stored) {
@@ -456,6 +458,7 @@ bool BlockPool::Reset() {
   runs_.clear();
   pending_.clear();
   digest_.Clear();
+  digest_slot_.reset();
   ++era_;
   ++version_;
   if (options_.enable_events) {
@@ -467,6 +470,7 @@ bool BlockPool::Reset() {
 
 KVEventBatch BlockPool::TakeEvents(KVEventBatch spare) {
   assert(spare.empty());
+  last_removal_ = kNoEvent;
   return std::exchange(recorded_, std::move(spare));
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -230,6 +231,7 @@ class BlockPool final : public StateSource {
   void AnnounceStores(const Run& run);
   void AnnounceReport(const Run& run);
   void CountAnnouncement(BlockId block);
+  std::size_t DigestSlot(std::uint32_t group);
   void RecordStored(bool report);
   void RecordPositions(const BlockChain& chain, std::span<const std::uint32_t> positions, std::uint32_t first,
                        std::uint32_t last, std::uint32_t group);
@@ -248,7 +250,12 @@ class BlockPool final : public StateSource {
   std::vector<Pending> pending_;
   std::vector<Run> runs_;
   KVEventBatch recorded_;
+  static constexpr std::size_t kNoEvent = std::numeric_limits<std::size_t>::max();
+  std::size_t last_removal_ = kNoEvent;  // recorded_.size() when it ended with a removal
+  std::uint32_t last_removal_group_ = 0;
   StateDigest digest_;
+  std::optional<std::size_t> digest_slot_;  // of digest_group_
+  std::uint32_t digest_group_ = 0;
   std::uint64_t era_ = 0;
   std::uint64_t version_ = 0;
   BlockPoolStats stats_;
@@ -260,7 +267,6 @@ class BlockPool final : public StateSource {
   std::vector<std::uint32_t> event_positions_;
   ExtraKeys keys_;
   std::vector<BlockHash> event_hashes_;
-  std::vector<TokenId> event_tokens_;
   std::vector<ExtraKeys> event_keys_;
 };
 

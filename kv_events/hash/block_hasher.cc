@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+// SHA256_* are taken as OpenSSL 1.1 has them: EVP costs as much again as the digest of a block.
+#define OPENSSL_API_COMPAT 0x10100000L
+
 #include "kv_events/hash/block_hasher.h"
 
 #include <array>
-#include <new>
+#include <bit>
+#include <cstring>
+#include <iterator>
 #include <utility>
 #include <variant>
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 #include <openssl/rand.h>
+#include <openssl/sha.h>
 #include <xxhash.h>
 
 #include "kv_events/hash/cbor.h"
@@ -18,7 +23,6 @@ namespace kvwire {
 
 namespace {
 
-constexpr std::size_t kSha256Size = 32;
 constexpr std::size_t kRandomRootSize = 32;  // whatever the size of the digest
 
 enum class DigestFunction : std::uint8_t { kSha256, kXxh3 };
@@ -39,13 +43,6 @@ constexpr std::array kTraits = {
 };
 
 const Traits& TraitsOf(HashAlgorithm algorithm) noexcept { return kTraits[static_cast<std::size_t>(algorithm)]; }
-
-struct FreeDigest {
-  void operator()(EVP_MD* digest) const noexcept { EVP_MD_free(digest); }
-};
-struct FreeContext {
-  void operator()(EVP_MD_CTX* context) const noexcept { EVP_MD_CTX_free(context); }
-};
 
 // One form of a sequence and of a value's end for both serializations.
 void BeginTuple(CborWriter* writer, std::size_t elements) { writer->Array(elements); }
@@ -98,6 +95,42 @@ void WriteSeed(Writer* writer, std::string_view text) {
   Stop(writer);
 }
 
+void StoreBig(std::uint8_t* out, std::uint64_t value) {
+  if constexpr (std::endian::native == std::endian::little) value = __builtin_bswap64(value);
+  std::memcpy(out, &value, sizeof value);
+}
+
+// Four words at once: who reads the digest in larger pieces than it was stored in waits for the stores.
+void StoreBig4(std::uint8_t* out, const std::uint32_t* words) {
+  using Words [[gnu::vector_size(16)]] = std::uint32_t;
+  Words values;
+  std::memcpy(&values, words, sizeof values);
+  if constexpr (std::endian::native == std::endian::little) {
+    values = values << 24 | (values << 8 & 0xff0000) | (values >> 8 & 0xff00) | values >> 24;
+  }
+  std::memcpy(out, &values, sizeof values);
+}
+
+// The digest of what the writer holds, which is padded where it lies: a copy would have to wait for the bytes that were
+// only just written.
+template <class Writer>
+BlockHash Sha256(Writer* writer) {
+  constexpr std::size_t kLengthSize = 8;
+  const std::size_t size = writer->bytes().size();
+  const std::size_t padding = SHA256_CBLOCK - (size + kLengthSize) % SHA256_CBLOCK;
+  std::uint8_t* const tail = writer->Behind(padding + kLengthSize);
+  std::memset(tail, 0, padding);
+  *tail = 0x80;
+  StoreBig(tail + padding, std::uint64_t{8} * size);
+  SHA256_CTX context;
+  SHA256_Init(&context);
+  const std::uint8_t* const end = tail + padding + kLengthSize;
+  for (const std::uint8_t* block = tail - size; block != end; block += SHA256_CBLOCK) SHA256_Transform(&context, block);
+  std::array<std::uint8_t, SHA256_DIGEST_LENGTH> digest;
+  for (std::size_t i = 0; i < std::size(context.h); i += 4) StoreBig4(&digest[4 * i], &context.h[i]);
+  return *BlockHash::FromBytes(digest);
+}
+
 BlockHash Xxh3(std::span<const std::uint8_t> bytes) {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
@@ -116,20 +149,10 @@ Result<BlockHash> RandomRoot() {
 
 struct BlockHasher::Digest {
   std::variant<CborWriter, PickleWriter> writer;
-  // Of SHA-256 alone. Fetched once, shared by copies; looking it up costs more than hashing.
-  std::shared_ptr<EVP_MD> sha256;
-  std::unique_ptr<EVP_MD_CTX, FreeContext> context;
+  DigestFunction function;
 
-  // `sha256` null: XXH3. Null if the library fails.
-  static std::unique_ptr<Digest> Make(Serialization serialization, std::shared_ptr<EVP_MD> sha256) {
-    auto digest = std::make_unique<Digest>();
-    if (serialization == Serialization::kPickle) digest->writer.emplace<PickleWriter>();
-    if (!sha256) return digest;
-    digest->sha256 = std::move(sha256);
-    digest->context.reset(EVP_MD_CTX_new());
-    if (!digest->context) return nullptr;
-    if (EVP_DigestInit_ex2(digest->context.get(), digest->sha256.get(), nullptr) != 1) return nullptr;
-    return digest;
+  explicit Digest(const Traits& traits) : function(traits.function) {
+    if (traits.serialization == Serialization::kPickle) writer.emplace<PickleWriter>();
   }
 
   std::span<const std::uint8_t> preimage() const noexcept {
@@ -137,31 +160,16 @@ struct BlockHasher::Digest {
     return std::get_if<PickleWriter>(&writer)->bytes();
   }
 
-  // The digest of the preimage; no hash if the library fails, which it does not after Make().
+  // The digest of the preimage.
   BlockHash Finish() {
-    const std::span<const std::uint8_t> bytes = preimage();
-    if (!context) return Xxh3(bytes);
-    std::array<std::uint8_t, kSha256Size> out{};
-    unsigned size = 0;
-    EVP_MD_CTX* const ctx = context.get();
-    if (EVP_DigestInit_ex2(ctx, nullptr, nullptr) != 1 || EVP_DigestUpdate(ctx, bytes.data(), bytes.size()) != 1 ||
-        EVP_DigestFinal_ex(ctx, out.data(), &size) != 1 || size != kSha256Size) {
-      return {};
-    }
-    return *BlockHash::FromBytes(out);
+    if (function == DigestFunction::kXxh3) return Xxh3(preimage());
+    if (auto* const cbor = std::get_if<CborWriter>(&writer)) return Sha256(cbor);
+    return Sha256(std::get_if<PickleWriter>(&writer));
   }
 };
 
 Result<BlockHasher> BlockHasher::Create(HashAlgorithm algorithm, const HashSeed& seed) {
-  const Traits& traits = TraitsOf(algorithm);
-  std::shared_ptr<EVP_MD> sha256;
-  if (traits.function == DigestFunction::kSha256) {
-    sha256.reset(EVP_MD_fetch(nullptr, "SHA256", nullptr), FreeDigest{});
-    if (!sha256) return MakeError(ErrorCode::kUnavailable, "the crypto library does not provide SHA-256");
-  }
-  std::unique_ptr<Digest> digest = Digest::Make(traits.serialization, std::move(sha256));
-  if (!digest) return MakeError(ErrorCode::kUnavailable, "the crypto library does not provide SHA-256");
-  BlockHasher hasher(std::move(digest));
+  BlockHasher hasher(std::make_unique<Digest>(TraitsOf(algorithm)));
   hasher.identity_ = {algorithm, seed.text ? seed : HashSeed::Random(), {}};
   if (!seed.text) {
     Result<BlockHash> root = RandomRoot();
@@ -171,7 +179,6 @@ Result<BlockHasher> BlockHasher::Create(HashAlgorithm algorithm, const HashSeed&
   }
   std::visit([&seed](auto& writer) { WriteSeed(&writer, *seed.text); }, hasher.digest_->writer);
   hasher.identity_.root = hasher.digest_->Finish();
-  if (hasher.root().empty()) return MakeError(ErrorCode::kUnavailable, "the crypto library failed to compute SHA-256");
   return hasher;
 }
 
@@ -183,10 +190,7 @@ BlockHasher::BlockHasher(std::unique_ptr<Digest> digest) : digest_(std::move(dig
 BlockHasher::BlockHasher(BlockHasher&&) noexcept = default;
 BlockHasher& BlockHasher::operator=(BlockHasher&&) noexcept = default;
 BlockHasher::BlockHasher(const BlockHasher& other)
-    : digest_(Digest::Make(TraitsOf(other.identity_.algorithm).serialization, other.digest_->sha256)),
-      identity_(other.identity_) {
-  if (!digest_) throw std::bad_alloc();
-}
+    : digest_(std::make_unique<Digest>(TraitsOf(other.identity_.algorithm))), identity_(other.identity_) {}
 BlockHasher::~BlockHasher() = default;
 
 BlockHasher BlockHasher::WithRoot(const BlockHash& root) const {

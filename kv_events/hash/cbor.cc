@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/hash/cbor.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -8,19 +9,36 @@ namespace kvwire {
 
 namespace {
 
-constexpr std::size_t kMaxToken = 5;
+// How a token is written that is not its own head: the head, how far the token is shifted so that its payload follows
+// the head, and the bytes of both. By the place of the token's highest bit.
+struct TokenForm {
+  std::uint8_t head;
+  std::uint8_t shift;
+  std::uint8_t size;
+};
+constexpr std::array<TokenForm, 32> kTokenForms = [] {
+  std::array<TokenForm, 32> forms{};
+  for (std::size_t bit = 0; bit < forms.size(); ++bit) {
+    forms[bit] = bit < 8 ? TokenForm{0x18, 48, 2} : bit < 16 ? TokenForm{0x19, 40, 3} : TokenForm{0x1a, 24, 5};
+  }
+  return forms;
+}();
 
-// Writes one token in its shortest form; touches kMaxToken bytes, returns the end. Without a branch on the width, which
-// for real vocabularies is a coin toss.
+constexpr std::size_t kMaxToken = 5;
+constexpr std::size_t kTokenSlack = 3;  // bytes that WriteToken touches behind a token of kMaxToken
+
+// Writes one token in its shortest form, as one word; returns the end. Without a branch on the width, which for real
+// vocabularies is a coin toss, but for the 24 tokens that are their own heads.
 std::uint8_t* WriteToken(std::uint8_t* out, std::uint32_t value) {
-  const unsigned width = unsigned{value > 23} + unsigned{value > 0xff} + unsigned{value > 0xffff};
-  const unsigned payload = (1u << width) >> 1;  // 0, 1, 2 or 4 bytes
-  *out = static_cast<std::uint8_t>(width == 0 ? value : 0x17u + width);
-  // The payload's bytes go to the upper end, so that they come first in big-endian order.
-  auto bytes = static_cast<std::uint32_t>(std::uint64_t{value} << (32 - 8 * payload));
-  if constexpr (std::endian::native == std::endian::little) bytes = __builtin_bswap32(bytes);
-  std::memcpy(out + 1, &bytes, sizeof bytes);
-  return out + 1 + payload;
+  if (value < 24) {
+    *out = static_cast<std::uint8_t>(value);
+    return out + 1;
+  }
+  const TokenForm form = kTokenForms[static_cast<std::size_t>(31 ^ std::countl_zero(value | 1))];
+  std::uint64_t word = std::uint64_t{form.head} << 56 | std::uint64_t{value} << form.shift;
+  if constexpr (std::endian::native == std::endian::little) word = __builtin_bswap64(word);
+  std::memcpy(out, &word, sizeof word);
+  return out + form.size;
 }
 
 }  // namespace
@@ -59,7 +77,7 @@ void CborWriter::Null() {
 
 void CborWriter::Tokens(std::span<const TokenId> tokens) {
   Array(tokens.size());
-  std::uint8_t* const start = buffer_.Reserve(kMaxToken * tokens.size());
+  std::uint8_t* const start = buffer_.Reserve(kMaxToken * tokens.size() + kTokenSlack);
   std::uint8_t* out = start;
   for (const TokenId token : tokens) out = WriteToken(out, token);
   buffer_.Advance(static_cast<std::size_t>(out - start));

@@ -17,6 +17,8 @@ class CborWriter {
  public:
   void Clear() noexcept { buffer_.Clear(); }
   std::span<const std::uint8_t> bytes() const noexcept { return buffer_.bytes(); }
+  // Room for so many bytes behind bytes(), not part of them; valid until more is written.
+  std::uint8_t* Behind(std::size_t count) { return buffer_.Reserve(count); }
 
   void Array(std::size_t elements) { Head(kArrayMajor, elements); }
   void Integer(std::int64_t value);

@@ -25,6 +25,8 @@ class PickleWriter {
   void Clear();
   void Stop();  // ends the value; before it the bytes are not complete
   std::span<const std::uint8_t> bytes() const noexcept { return buffer_.bytes(); }
+  // Room for so many bytes behind bytes(), not part of them; valid until more is written.
+  std::uint8_t* Behind(std::size_t count) { return buffer_.Reserve(count); }
 
   // The elements of a tuple stand between the two, which are told the same count.
   void BeginTuple(std::size_t elements);

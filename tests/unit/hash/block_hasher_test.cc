@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/hash/block_hasher.h"
 
+#include <array>
 #include <cstdint>
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
+#include <openssl/evp.h>
 
 #include "kv_events/hash/extra_keys.h"
 #include "tests/support/allocation_counter.h"
@@ -169,6 +173,24 @@ TEST_CASE("hashing a block allocates nothing once the buffer has its size, under
     const std::size_t before = test::AllocationCount();
     for (int i = 0; i < 1000; ++i) parent = hasher.HashBlock(parent, tokens, keys);
     CHECK(test::AllocationCount() == before);
+  }
+}
+
+TEST_CASE("a SHA-256 digest is that of the preimage, however its length falls into 64-byte blocks") {
+  for (const HashAlgorithm algorithm : {HashAlgorithm::kSha256Cbor, HashAlgorithm::kSha256}) {
+    BlockHasher hasher = Hasher(algorithm, "0");
+    BlockHash parent;
+    std::set<std::size_t> remainders;
+    for (std::uint32_t count = 0; count < 192; ++count) {
+      CAPTURE(count);
+      parent = hasher.HashBlock(parent, Range(0, 16), {std::string(count, 'x')});
+      const std::span<const std::uint8_t> preimage = hasher.last_preimage();
+      std::array<std::uint8_t, 32> digest{};
+      EVP_Digest(preimage.data(), preimage.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
+      CHECK(parent == BlockHash::FromBytes(digest));
+      remainders.insert(preimage.size() % 64);
+    }
+    CHECK(remainders.size() == 64);
   }
 }
 

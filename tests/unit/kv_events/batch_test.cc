@@ -2,8 +2,14 @@
 #include "kv_events/batch.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -128,6 +134,106 @@ TEST_CASE("A visitor meets the events in the order they were added") {
   batch.Visit(Visitor{&text});
   CHECK(text == "S1CR2S3");
   CHECK(batch.size() == 4);
+}
+
+// A batch as text; removals with medium, group and hashes.
+std::string Describe(const KVEventBatch::Event& event) {
+  if (std::holds_alternative<BlockStored>(event)) return "S ";
+  const auto* const removed = std::get_if<BlockRemoved>(&event);
+  if (removed == nullptr) return "C ";
+  std::string text = "R" + std::string(removed->medium.value_or("-"));
+  text += removed->group_idx ? std::to_string(*removed->group_idx) : "-";
+  for (const BlockHash& hash : removed->block_hashes) text += ":" + std::to_string(hash.Low64());
+  return text + ' ';
+}
+
+TEST_CASE("Removals in a row stay events of their own, alike or not") {
+  KVEventBatch batch;
+  const auto remove = [&batch](std::initializer_list<std::uint64_t> hashes, std::optional<std::string_view> medium,
+                               std::optional<std::uint32_t> group) {
+    const RemovedEvent event(hashes);
+    BlockRemoved removed = event.view();
+    removed.medium = medium;
+    removed.group_idx = group;
+    batch.Add(removed);
+  };
+  remove({1}, "GPU", 0);
+  remove({2}, "GPU", 0);
+  remove({3, 4}, "GPU", 0);
+  remove({5, 6}, "GPU", 0);
+  remove({7}, "GPU", 1);
+  remove({8}, "GPU", 1);
+  remove({9}, "CPU", 1);
+  remove({10}, std::nullopt, 1);
+  remove({11}, "GPU", 0);
+  remove({12}, "GPU", std::nullopt);
+  batch.Add(StoredEvent({3}).view());
+  remove({13}, "GPU", std::nullopt);
+  remove({14}, "GPU", std::nullopt);
+  batch.Add(AllBlocksCleared{});
+  remove({15}, "GPU", std::nullopt);
+  const std::string expected =
+      "RGPU0:1 RGPU0:2 RGPU0:3:4 RGPU0:5:6 RGPU1:7 RGPU1:8 RCPU1:9 R-1:10 RGPU0:11 RGPU-:12 S RGPU-:13 RGPU-:14 C "
+      "RGPU-:15 ";
+  std::string visited;
+  batch.Visit([&visited](const auto& event) { visited += Describe(event); });
+  CHECK(visited == expected);
+  std::string indexed;
+  for (std::size_t i = 0; i < batch.size(); ++i) indexed += Describe(batch.at(i));
+  CHECK(indexed == expected);
+  CHECK(batch.size() == 15);
+}
+
+TEST_CASE("A removal like the one before takes the room of its hash") {
+  KVEventBatch batch;
+  batch.Add(RemovedEvent({1}).view());
+  const std::size_t one = batch.ByteSize();
+  batch.Add(RemovedEvent({2}).view());
+  CHECK(batch.ByteSize() == one + sizeof(BlockHash));
+}
+
+TEST_CASE("A repeated removal is like the one before") {
+  KVEventBatch added;
+  KVEventBatch repeated;
+  for (const std::uint64_t hash : {1u, 2u, 3u}) added.Add(RemovedEvent({hash}).view());
+  repeated.Add(RemovedEvent({1}).view());
+  repeated.RepeatRemoval(BlockHash::FromUint64(2));
+  repeated.RepeatRemoval(BlockHash::FromUint64(3));
+  CHECK(repeated == added);
+  CHECK(repeated.ByteSize() == added.ByteSize());
+}
+
+// The same event added at once and block by block, in the midst of others.
+void CheckInParts(const std::vector<ExtraKeys>& keys) {
+  const StoredEvent source({1, 2, 3}, 9);
+  BlockStored stored = source.view();
+  stored.extra_keys = {false, keys};
+  KVEventBatch at_once;
+  at_once.Add(stored);
+  at_once.Add(RemovedEvent({7}).view());
+  at_once.Add(stored);
+  KVEventBatch in_parts;
+  in_parts.Add(stored);
+  in_parts.Add(RemovedEvent({7}).view());
+  BlockStored first = stored;
+  first.block_hashes = {};
+  first.token_ids = {};
+  first.extra_keys.per_block = {};
+  in_parts.Add(first);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(in_parts != at_once);
+    in_parts.AppendBlock(stored.block_hashes[i], stored.token_ids.subspan(2 * i, 2),
+                         keys.empty() ? ExtraKeys() : keys[i]);
+  }
+  CHECK(in_parts == at_once);
+}
+
+TEST_CASE("A stored event may be added block by block") {
+  const ExtraKeys some{std::string("salt")};
+  CheckInParts({});
+  CheckInParts({some, {}, {}});
+  CheckInParts({{}, {}, some});
+  CheckInParts({some, some, some});
 }
 
 TEST_CASE("A copy is independent of its original") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/digest.h"
 
+#include <cstddef>
 #include <cstdint>
 
 #include <doctest/doctest.h>
@@ -49,6 +50,23 @@ TEST_CASE("A removal takes back its addition, and a group that was emptied is as
   digest.Remove(0, "GPU", 5);
   CHECK(digest == StateDigest());
   CHECK(digest.ToString() == "empty");
+}
+
+TEST_CASE("A change at the slot of a group and medium is one of that group and medium") {
+  StateDigest by_name;
+  StateDigest by_slot;
+  const std::size_t gpu = by_slot.SlotOf(2, "gpu");
+  const std::size_t cpu = by_slot.SlotOf(2, "CPU");
+  CHECK(by_slot == StateDigest());
+  CHECK(by_slot.SlotOf(2, "GPU") == gpu);
+  for (std::uint64_t low64 = 1; low64 < 5; ++low64) {
+    by_name.Add(2, "GPU", low64);
+    by_slot.Add(gpu, low64);
+    by_slot.Add(cpu, low64);
+  }
+  by_name.Add(2, "CPU", 4);
+  for (std::uint64_t low64 = 1; low64 < 4; ++low64) by_slot.Remove(cpu, low64);
+  CHECK(by_slot == by_name);
 }
 
 TEST_CASE("Equal counts with other hashes are another digest") {
