@@ -28,7 +28,7 @@ constexpr int kMaxDepth = 8;
 constexpr std::uint32_t kMaxTokens = 1u << 30;
 
 constexpr std::array kKinds = {KVCacheKind::kFullAttention, KVCacheKind::kSlidingWindow, KVCacheKind::kMamba};
-constexpr std::array<std::string_view, 2> kKeys = {"hash_block_size", "groups"};
+constexpr std::array<std::string_view, 3> kKeys = {"hash_block_size", "groups", "partial_blocks"};
 constexpr std::array<std::string_view, 3> kGroupKeys = {"kind", "block_size", "sliding_window"};
 
 tl::unexpected<Error> Refuse(std::string_view field, std::string_view value, std::string_view allowed) {
@@ -124,6 +124,10 @@ Result<ModelConfig> ParseModelConfig(std::string_view json) {
   const auto hash_block_size = ReadTokens(*parsed, "hash_block_size", "hash_block_size");
   if (!hash_block_size) return tl::unexpected<Error>(hash_block_size.error());
   config.hash_block_size = hash_block_size->value_or(divisor);
+  if (const auto partial = parsed->find("partial_blocks"); partial != parsed->end()) {
+    if (!partial->is_boolean()) return Refuse("partial_blocks", Show(*partial), "true or false");
+    config.partial_blocks = partial->get<bool>();
+  }
   if (Status sound = scheduler::CheckGroups(config.groups, config.hash_block_size); !sound) {
     return tl::unexpected<Error>(sound.error());
   }

@@ -15,13 +15,14 @@ namespace kvwire::engine {
 struct ModelConfig {
   std::uint32_t hash_block_size = 16;  // tokens per block hash
   std::vector<scheduler::KVCacheGroup> groups;
+  bool partial_blocks = false;  // as SchedulerConfig has it
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
 // From JSON: {"hash_block_size": 16, "groups": [{"kind": "sliding_window", "block_size": 16, "sliding_window": 1024},
-// ...]}. "hash_block_size" may be missing: the greatest common divisor of the block sizes.
-// Errors: kInvalidArgument names the field, its value and what is allowed.
+// ...], "partial_blocks": true}. "hash_block_size" may be missing: the greatest common divisor of the block sizes; so
+// may "partial_blocks": false. Errors: kInvalidArgument names the field, its value and what is allowed.
 Result<ModelConfig> ParseModelConfig(std::string_view json);
 
 // The same of a file. Errors: also kUnavailable with the file's name.

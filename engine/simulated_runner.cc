@@ -105,6 +105,9 @@ SimulatedRunner::~SimulatedRunner() { ::munmap(words_, bytes_); }
 RunnerOutput SimulatedRunner::Run(const SchedulerOutput& step) {
   RunnerOutput output;
   if (workers_ != nullptr) workers_->Load(step.loads, words_, &output.failed_loads);
+  for (const scheduler::CopyBlock& copy : step.copies) {
+    std::copy_n(words_ + copy.source * words_per_block_, copy.num_tokens, words_ + copy.destination * words_per_block_);
+  }
   for (const ScheduledRequest& request : step.requests) {
     for (std::size_t group = 0; group < options_.groups.size(); ++group) Compute(request, group);
   }

@@ -41,7 +41,8 @@ BlockPool::BlockPool(BlockPoolOptions options)
       hashes_(options_.enable_caching ? options_.num_blocks : 0),
       parents_(ContentBlocks(options_)),
       // Not initialised: the pages of blocks that are never used are never touched.
-      tokens_(new TokenId[ContentBlocks(options_) * max_block_size_]) {}
+      tokens_(new TokenId[ContentBlocks(options_) * max_block_size_]),
+      num_tokens_(options_.partial_blocks && options_.enable_caching ? options_.num_blocks : 0) {}
 
 std::uint32_t BlockPool::block_size(std::uint32_t group) const noexcept {
   const bool own = group < options_.groups.size() && options_.groups[group].block_size != 0;
@@ -110,6 +111,16 @@ BlockId BlockPool::FindCached(const BlockHash& hash, std::uint32_t group) const 
                      [&](BlockId block) { return hashes_[block] == hash && meta_[block].group == group; });
 }
 
+BlockId BlockPool::FindComputed(const BlockHash& hash, std::uint32_t group) const {
+  BlockId block = FindCached(hash, group);
+  while (block != kNullBlock && Has(block, kFresh)) block = meta_[block].next_copy;
+  return block;
+}
+
+bool BlockPool::is_full(BlockId block) const {
+  return Has(block, kRegistered) && (num_tokens_.empty() || num_tokens_[block] == block_size(meta_[block].group));
+}
+
 std::size_t BlockPool::CountUnheld(std::span<const BlockId> blocks) const {
   return static_cast<std::size_t>(std::count_if(blocks.begin(), blocks.end(), [this](BlockId block) {
     return block != kNullBlock && meta_[block].references == 0;
@@ -121,42 +132,41 @@ BlockId BlockPool::HeadOf(BlockId block) const {
 }
 
 std::span<const TokenId> BlockPool::TokensOf(BlockId block) const {
-  return {tokens_.get() + std::size_t{block} * max_block_size_, block_size(meta_[block].group)};
+  return {tokens_.get() + std::size_t{block} * max_block_size_,
+          num_tokens_.empty() ? block_size(meta_[block].group) : num_tokens_[block]};
+}
+
+bool BlockPool::NeedsPredecessor(std::uint32_t group) const {
+  return !options_.announce_at_registration &&
+         (group >= options_.groups.size() || options_.groups[group].parents == Parents::kRegistered);
 }
 
 void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table, std::uint32_t first,
                          std::uint32_t last, std::uint32_t group) {
   if (!options_.enable_caching || first >= last) return;
   assert(std::size_t{last} * (block_size(group) / options_.block_size) <= chain.hashes.size() && last <= table.size());
-  const bool needs_predecessor =
-      !options_.announce_at_registration &&
-      (group >= options_.groups.size() || options_.groups[group].parents == Parents::kRegistered);
+  const std::uint32_t size = block_size(group);
+  const bool needs_predecessor = NeedsPredecessor(group);
   Run run{pending_.size(), pending_.size(), false};
   event_positions_.clear();
   for (std::uint32_t i = first; i < last; ++i) {
     const BlockId block = table[i];
     const BlockId predecessor = i == 0 || !needs_predecessor ? kNullBlock : table[i - 1];
-    if (predecessor != kNullBlock && !Has(predecessor, kRegistered)) break;
+    if (predecessor != kNullBlock && !is_full(predecessor)) break;
     if (block == kNullBlock) {
       if (run.begin != run.end) runs_.push_back(run);
       run.begin = run.end;
       continue;
     }
-    assert(!Has(block, kRegistered));
-    Meta& meta = meta_[block];
-    meta.group = static_cast<std::uint16_t>(group);
-    meta.flags = kRegistered;
-    StoreContent(chain, i, block);
+    assert(!is_full(block));
+    Enter(chain, block, group, i * size, (i + 1) * size);
     JoinCopies(block, i < chain.num_prompt_blocks);
     if (options_.announce_at_registration) {
       if (options_.enable_events) CountAnnouncement(block);
       event_positions_.push_back(i);
       continue;
     }
-    meta.flags |= kPending;
-    meta.pending = static_cast<std::uint32_t>(pending_.size());
-    pending_.push_back(Pending{block, predecessor});
-    run.end = pending_.size();
+    Enqueue(block, predecessor, &run);
   }
   if (run.begin != run.end) runs_.push_back(run);
   ++version_;
@@ -166,23 +176,68 @@ void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table
   }
 }
 
-void BlockPool::StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block) {
-  const std::uint32_t group = meta_[block].group;
-  const std::size_t size = block_size(group);
-  const std::size_t hashes = size / options_.block_size;
-  hashes_[block] = chain.hashes[(position + 1) * hashes - 1];
-  if (!options_.enable_events) return;
-  parents_[block] = position == 0 ? BlockHash() : chain.hashes[position * hashes - 1];
-  std::copy_n(chain.token_ids.data() + position * size, size, tokens_.get() + std::size_t{block} * max_block_size_);
-  if (chain.extra_keys.empty() && chain.lora == nullptr) return;
-  meta_[block].context = contexts_.Acquire(KeysOf(chain, position, group), chain.lora);
+void BlockPool::RegisterPartial(const BlockChain& chain, std::span<const BlockId> table, std::uint32_t num_tokens,
+                                std::uint32_t group) {
+  if (!options_.enable_caching) return;
+  const std::uint32_t position = num_tokens / block_size(group);
+  assert(!num_tokens_.empty() && num_tokens % options_.block_size == 0 && num_tokens % block_size(group) != 0);
+  const BlockId block = table[position];
+  if (block == kNullBlock) return;
+  if (Has(block, kRegistered) && hashes_[block] == chain.hashes[num_tokens / options_.block_size - 1]) return;
+  const BlockId predecessor = position == 0 || !NeedsPredecessor(group) ? kNullBlock : table[position - 1];
+  if (predecessor != kNullBlock && !is_full(predecessor)) return;
+  Enter(chain, block, group,
+        options_.announce_at_registration ? num_tokens - options_.block_size : position * block_size(group),
+        num_tokens);
+  JoinCopies(block, false);
+  meta_[block].flags |= kFresh;
+  fresh_.push_back(block);
+  ++version_;
+  if (!options_.announce_at_registration) {
+    Run run{pending_.size(), pending_.size(), false};
+    Enqueue(block, predecessor, &run);
+    runs_.push_back(run);
+  } else if (options_.enable_events) {
+    CountAnnouncement(block);
+    event_blocks_.assign(1, block);
+    RecordStored(false);
+  }
 }
 
-// The extra keys of a block of the group; valid until the next call.
-const ExtraKeys& BlockPool::KeysOf(const BlockChain& chain, std::uint32_t position, std::uint32_t group) {
-  const std::uint32_t size = block_size(group);
-  if (!chain.extra_keys.empty() && size == options_.block_size) return chain.extra_keys[position];
-  keys_ = chain.extra_keys.empty() ? ExtraKeys() : ExtraKeysOf(*chain.content, position * size, (position + 1) * size);
+// The block has the hash of the chain's token `end`, and is announced with the tokens from `begin` on. What it was
+// registered as before leaves first.
+void BlockPool::Enter(const BlockChain& chain, BlockId block, std::uint32_t group, std::uint32_t begin,
+                      std::uint32_t end) {
+  if (Has(block, kRegistered)) Unregister(block);
+  meta_[block].group = static_cast<std::uint16_t>(group);
+  meta_[block].flags = kRegistered;
+  StoreContent(chain, block, begin, end);
+}
+
+// To be announced at the end of the run. REQUIRES: the run ends where pending_ does.
+void BlockPool::Enqueue(BlockId block, BlockId predecessor, Run* run) {
+  meta_[block].flags |= kPending;
+  meta_[block].pending = static_cast<std::uint32_t>(pending_.size());
+  pending_.push_back(Pending{block, predecessor});
+  run->end = pending_.size();
+}
+
+void BlockPool::StoreContent(const BlockChain& chain, BlockId block, std::uint32_t begin, std::uint32_t end) {
+  hashes_[block] = chain.hashes[end / options_.block_size - 1];
+  if (!num_tokens_.empty()) num_tokens_[block] = end - begin;
+  if (!options_.enable_events) return;
+  parents_[block] = begin == 0 ? BlockHash() : chain.hashes[begin / options_.block_size - 1];
+  std::copy_n(chain.token_ids.data() + begin, end - begin, tokens_.get() + std::size_t{block} * max_block_size_);
+  if (chain.extra_keys.empty() && chain.lora == nullptr) return;
+  meta_[block].context = contexts_.Acquire(KeysOf(chain, begin, end), chain.lora);
+}
+
+// The extra keys of these tokens; valid until the next call.
+const ExtraKeys& BlockPool::KeysOf(const BlockChain& chain, std::uint32_t begin, std::uint32_t end) {
+  if (!chain.extra_keys.empty() && end - begin == options_.block_size) {
+    return chain.extra_keys[begin / options_.block_size];
+  }
+  keys_ = chain.extra_keys.empty() ? ExtraKeys() : ExtraKeysOf(*chain.content, begin, end);
   return keys_;
 }
 
@@ -263,16 +318,17 @@ void BlockPool::Report(std::span<const BlockId> blocks) {
   if (!options_.enable_events || !options_.enable_caching) return;
   Run run{pending_.size(), pending_.size(), true};
   for (const BlockId block : blocks) {
-    if (block != kNullBlock) {
-      pending_.push_back(Pending{block, kNullBlock});
-      run.end = pending_.size();
-    } else if (run.begin != run.end) {
+    // An event has blocks of one size.
+    if (run.begin != run.end && (block == kNullBlock || !is_full(block))) {
       runs_.push_back(run);
       run.begin = run.end;
     }
+    if (block == kNullBlock) continue;
+    pending_.push_back(Pending{block, kNullBlock});
+    run.end = pending_.size();
   }
   if (run.begin != run.end) runs_.push_back(run);
-  if (options_.announce_at_registration) AnnouncePending();
+  if (options_.announce_at_registration) RecordRuns();
 }
 
 void BlockPool::ReportPositions(const BlockChain& chain, std::uint32_t count, std::uint32_t group) {
@@ -292,7 +348,9 @@ void BlockPool::RecordPositions(const BlockChain& chain, std::span<const std::ui
   event_keys_.clear();
   for (const std::uint32_t position : positions) {
     event_hashes_.push_back(chain.hashes[(position + 1) * hashes - 1]);
-    if (!chain.extra_keys.empty()) event_keys_.push_back(KeysOf(chain, position, group));
+    if (chain.extra_keys.empty()) continue;
+    const auto begin = static_cast<std::uint32_t>(position * size);
+    event_keys_.push_back(KeysOf(chain, begin, begin + static_cast<std::uint32_t>(size)));
   }
   BlockStored stored;
   stored.block_hashes = event_hashes_;
@@ -314,6 +372,13 @@ void BlockPool::RecordPositions(const BlockChain& chain, std::span<const std::ui
 }
 
 void BlockPool::AnnouncePending() {
+  for (const BlockId block : fresh_) meta_[block].flags &= static_cast<std::uint8_t>(~kFresh);
+  if (!fresh_.empty()) ++version_;
+  fresh_.clear();
+  RecordRuns();
+}
+
+void BlockPool::RecordRuns() {
   for (const Run& run : runs_) {
     if (run.report) {
       AnnounceReport(run);
@@ -333,7 +398,7 @@ void BlockPool::AnnounceStores(const Run& run) {
       RecordStored(false);
       continue;
     }
-    if (predecessor != kNullBlock && (meta_[predecessor].flags & (kRegistered | kPending)) != kRegistered) {
+    if (predecessor != kNullBlock && (!is_full(predecessor) || Has(predecessor, kPending))) {
       Unregister(block);
       RecordStored(false);
       continue;
@@ -377,7 +442,7 @@ void BlockPool::RecordStored(bool report) {
   const BlockId first = event_blocks_.front();
   BlockStored stored;
   if (!parents_[first].empty()) stored.parent_block_hash = parents_[first];
-  stored.block_size = block_size(meta_[first].group);
+  stored.block_size = static_cast<std::uint32_t>(TokensOf(first).size());
   stored.medium = kMediumGpu;
   stored.group_idx = meta_[first].group;
   stored.extra_keys.absent = false;
@@ -457,6 +522,7 @@ bool BlockPool::Reset() {
   }
   runs_.clear();
   pending_.clear();
+  fresh_.clear();
   digest_.Clear();
   digest_slot_.reset();
   ++era_;

@@ -62,6 +62,8 @@ struct BlockPoolOptions {
   // vLLM's own events: a store is recorded when the block is registered, not when it was computed, and one event for
   // each call of Register, whose tokens include those of blocks that were passed over.
   bool announce_at_registration = false;
+  // Blocks of several hash blocks may be registered before they are full (RegisterPartial).
+  bool partial_blocks = false;
   // Indexed by group. When empty, events say nothing about kinds.
   std::vector<GroupSpec> groups;
   LogSink log;
@@ -77,7 +79,7 @@ enum class EvictionOrder : std::uint8_t {
 struct BlockDescription {
   BlockHash hash;
   std::uint32_t group = 0;
-  // With events only:
+  // With events only, as it is announced:
   BlockHash parent;  // empty: none
   std::span<const TokenId> token_ids;
   const BlockContext* context = nullptr;
@@ -99,12 +101,17 @@ struct BlockPoolStats {
 // the content was computed. A pending block that loses its last holder, or whose predecessor was evicted, is
 // unregistered and was never announced.
 //
+// A block of several hash blocks may be registered when only some of these are full, as a *partial* one: its hash is
+// that of the last full hash block. When it is registered with more tokens, the hash that it had leaves first. A
+// partial block is announced alone, with all tokens of the block up to there and under the block before it; with
+// announce_at_registration with those of the last hash block, under the hash before it.
+//
 // Under Removals::kExact a hash is removed when its last copy goes, as often as it was announced; under kPerCopy once
 // for each announced copy. digest() and Walk() cover the hashes that are resident and announced.
 //
 // Threads: the step thread.
-// Bounds: about 180 bytes a block at block size 16 with events on, taken at construction; no allocation per block
-// later. Order: events are recorded in the order of the changes.
+// Bounds: about 180 bytes a block at block size 16 with events on, 4 more with partial blocks, taken at construction;
+// no allocation per block later. Order: events are recorded in the order of the changes.
 class BlockPool final : public StateSource {
  public:
   explicit BlockPool(BlockPoolOptions options);
@@ -133,6 +140,10 @@ class BlockPool final : public StateSource {
   // The copy that was registered first, or kNullBlock.
   BlockId FindCached(const BlockHash& hash, std::uint32_t group) const;
 
+  // The first copy, or kNullBlock, of a hash of partial blocks that was computed before the step being planned: what
+  // the step may copy from.
+  BlockId FindComputed(const BlockHash& hash, std::uint32_t group) const;
+
   // How many of the blocks have nobody holding them.
   std::size_t CountUnheld(std::span<const BlockId> blocks) const;
 
@@ -140,9 +151,16 @@ class BlockPool final : public StateSource {
   // Parents::kRegistered it stops at a block whose predecessor is no longer registered: nothing could find it, and its
   // parent may never have been announced.
   // REQUIRES: the chain has the hashes and tokens of `last` blocks, the table `last` entries, of which those from
-  // first - 1 on are read; the blocks are not registered.
+  // first - 1 on are read; the blocks are not registered, or as partial ones.
   void Register(const BlockChain& chain, std::span<const BlockId> table, std::uint32_t first, std::uint32_t last,
                 std::uint32_t group);
+
+  // Registers the block in `table` that has the last of the first num_tokens tokens, as a partial one. Nothing if it is
+  // null or has this hash already, or if Register would stop at it.
+  // REQUIRES: partial_blocks; num_tokens is a multiple of the hash block, not of the group's; the chain has their
+  // hashes.
+  void RegisterPartial(const BlockChain& chain, std::span<const BlockId> table, std::uint32_t num_tokens,
+                       std::uint32_t group);
 
   // Announces again the first blocks of a prompt, which a request found cached and holds, but for null blocks; changes
   // no residency.
@@ -180,6 +198,8 @@ class BlockPool final : public StateSource {
   std::uint32_t num_announced(const BlockHash& hash, std::uint32_t group) const;
   std::uint32_t num_copies(const BlockHash& hash, std::uint32_t group) const;
   bool is_registered(BlockId block) const { return (meta_[block].flags & kRegistered) != 0; }
+  // Registered, with all of its tokens.
+  bool is_full(BlockId block) const;
 
   const BlockPoolOptions& options() const noexcept { return options_; }
 
@@ -194,6 +214,7 @@ class BlockPool final : public StateSource {
     kRegistered = 1,
     kPending = 2,  // registered, not announced
     kHead = 4,     // the copy that the index names; it carries the ledger of the hash
+    kFresh = 8,    // partial, registered since the last AnnouncePending
   };
   struct Meta {
     std::uint32_t references = 0;
@@ -221,13 +242,17 @@ class BlockPool final : public StateSource {
   bool Has(BlockId block, std::uint8_t flags) const { return (meta_[block].flags & flags) == flags; }
   BlockId HeadOf(BlockId block) const;
   std::span<const TokenId> TokensOf(BlockId block) const;
-  const ExtraKeys& KeysOf(const BlockChain& chain, std::uint32_t position, std::uint32_t group);
-  void StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block);
+  const ExtraKeys& KeysOf(const BlockChain& chain, std::uint32_t begin, std::uint32_t end);
+  bool NeedsPredecessor(std::uint32_t group) const;
+  void Enter(const BlockChain& chain, BlockId block, std::uint32_t group, std::uint32_t begin, std::uint32_t end);
+  void StoreContent(const BlockChain& chain, BlockId block, std::uint32_t begin, std::uint32_t end);
+  void Enqueue(BlockId block, BlockId predecessor, Run* run);
   void JoinCopies(BlockId block, bool prompt);
   BlockId NextVictim() const;
   void LeaveCopies(BlockId block, BlockId head);
   void Unregister(BlockId block);
   void SettleLedger(BlockId head, const BlockHash& hash, bool was_announced);
+  void RecordRuns();
   void AnnounceStores(const Run& run);
   void AnnounceReport(const Run& run);
   void CountAnnouncement(BlockId block);
@@ -245,8 +270,10 @@ class BlockPool final : public StateSource {
   BlockContextTable contexts_;
   std::vector<Meta> meta_;
   std::vector<BlockHash> hashes_;
-  std::vector<BlockHash> parents_;     // with events only
-  std::unique_ptr<TokenId[]> tokens_;  // with events only: max_block_size_ per block
+  std::vector<BlockHash> parents_;         // with events only
+  std::unique_ptr<TokenId[]> tokens_;      // with events only: max_block_size_ per block
+  std::vector<std::uint32_t> num_tokens_;  // in tokens_, of registered blocks; with partial blocks only
+  std::vector<BlockId> fresh_;
   std::vector<Pending> pending_;
   std::vector<Run> runs_;
   KVEventBatch recorded_;

@@ -85,7 +85,7 @@ void HostTier::Forget(HostBlockId block) {
 void HostTier::PlanStores(BlockPool* pool, std::vector<StoreBlock>* stores) {
   // Not more than the tier can hold, or it would drive its own blocks out in turn.
   pool->free_queue().First(std::min<std::size_t>(options_.lookahead, options_.num_blocks - num_storing_), &victims_);
-  std::erase_if(victims_, [pool](BlockId block) { return !pool->is_registered(block); });
+  std::erase_if(victims_, [pool](BlockId block) { return !pool->is_full(block); });
   // What the device is about to lose shall stay here: it is used, the next victim last.
   for (std::size_t i = victims_.size(); i-- > 0;) {
     const BlockDescription victim = pool->Describe(victims_[i]);

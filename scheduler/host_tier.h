@@ -34,7 +34,7 @@ struct HostTierOptions {
 
 // Blocks in host memory, medium "CPU". It takes what the device would evict next, and gives up what was used least
 // recently. A block is found, and announced, from the step on in which the last worker has stored its part; a store
-// that fails for one worker was none.
+// that fails for one worker was none. It takes full blocks only: partial ones stay on the device.
 //
 // Threads: the step thread.
 // Bounds: about 200 bytes a block and 8 a worker; with events also twice its tokens. A hash is in at most one block.

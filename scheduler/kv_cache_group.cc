@@ -45,16 +45,21 @@ std::uint32_t KVCacheGroup::NumUnneededTokens(std::uint32_t num_computed_tokens)
   return 0;
 }
 
-std::uint32_t KVCacheGroup::BlocksBeforeHit() const noexcept {
+std::uint32_t KVCacheGroup::TokensBeforeHit() const noexcept {
   switch (kind) {
     case KVCacheKind::kFullAttention:
       return 0;
     case KVCacheKind::kSlidingWindow:
-      return (sliding_window - 2) / block_size + 1;
+      return sliding_window - 1;
     case KVCacheKind::kMamba:
       return 1;
   }
   return 0;
+}
+
+std::uint32_t KVCacheGroup::BlocksBeforeHit() const noexcept {
+  const std::uint32_t tokens = TokensBeforeHit();
+  return tokens == 0 ? 0 : (tokens - 1) / block_size + 1;
 }
 
 std::uint32_t HitAlignment(std::span<const KVCacheGroup> groups) noexcept {

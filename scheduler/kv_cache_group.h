@@ -29,13 +29,17 @@ struct KVCacheGroup {
   // Leading tokens that the position after num_computed_tokens no longer needs.
   std::uint32_t NumUnneededTokens(std::uint32_t num_computed_tokens) const noexcept;
 
+  // How many tokens before a position must be there so that it can be computed; 0: all.
+  std::uint32_t TokensBeforeHit() const noexcept;
+
   // How many blocks in a row before a position must be cached so that it can be computed; 0: all.
   std::uint32_t BlocksBeforeHit() const noexcept;
 
   friend bool operator==(const KVCacheGroup&, const KVCacheGroup&) = default;
 };
 
-// The tokens of a prefix hit are a multiple of this: the least common multiple of the groups' block sizes.
+// The tokens of a prefix hit are a multiple of this, unless there are partial blocks: the least common multiple of the
+// groups' block sizes.
 std::uint32_t HitAlignment(std::span<const KVCacheGroup> groups) noexcept;
 
 // Whether a hit can ever use the block at this position of the group: a hit ends at a multiple of `alignment` and needs

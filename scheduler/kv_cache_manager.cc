@@ -33,7 +33,7 @@ KVCacheManager::KVCacheManager(Options options)
     : report_at_lookup_(options.report_at_lookup),
       groups_(std::move(options.groups)),
       hash_block_size_(options.pool.block_size),
-      alignment_(HitAlignment(groups_)),
+      alignment_(options.pool.partial_blocks ? hash_block_size_ : HitAlignment(groups_)),
       max_num_batched_tokens_(options.max_num_batched_tokens),
       pool_(PoolOptions(std::move(options.pool), groups_)),
       hit_(groups_.size()) {}
@@ -53,7 +53,7 @@ PrefixHit KVCacheManager::GetComputedBlocks(const Request& request) {
   const std::uint32_t num_tokens = FindHit(request.block_hashes(), request.num_tokens() - 1, &hit_);
   if (report_at_lookup_ && request.report_mode() == ReportMode::kFull) {
     for (std::size_t group = 0; group < groups_.size(); ++group) {
-      pool_.ReportPositions(ChainOf(request, groups_[group]), static_cast<std::uint32_t>(hit_[group].blocks.size()),
+      pool_.ReportPositions(ChainOf(request, groups_[group]), num_tokens / groups_[group].block_size,
                             static_cast<std::uint32_t>(group));
     }
   }
@@ -85,6 +85,10 @@ std::uint32_t KVCacheManager::FindHit(std::span<const BlockHash> hashes, std::ui
                                       std::vector<GroupHit>* hit) const {
   auto num_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(hashes.size() * hash_block_size_, max_tokens));
   num_tokens -= num_tokens % alignment_;
+  for (GroupHit& found : *hit) {
+    found.blocks.clear();
+    found.host_blocks.clear();
+  }
   // A shorter prefix may be none for a group that had a longer one, so everyone is asked again until all agree.
   std::size_t agreeing = 0;
   for (std::size_t group = 0; agreeing < groups_.size(); group = (group + 1) % groups_.size()) {
@@ -95,64 +99,77 @@ std::uint32_t KVCacheManager::FindHit(std::span<const BlockHash> hashes, std::ui
   return num_tokens;
 }
 
+// REQUIRES: *hit is empty, or what this gave for these hashes and at least as many tokens.
 std::uint32_t KVCacheManager::FindGroupHit(std::span<const BlockHash> hashes, std::size_t group,
                                            std::uint32_t max_tokens, GroupHit* hit) const {
-  const KVCacheGroup& spec = groups_[group];
-  const std::size_t hashes_per_block = spec.block_size / hash_block_size_;
-  struct Place {
-    BlockId block = kNullBlock;
-    HostBlockId host_block = kNoHostBlock;
+  return groups_[group].TokensBeforeHit() == 0 ? FindWholeHit(hashes, group, max_tokens, hit)
+                                               : FindRecentHit(hashes, group, max_tokens, hit);
+}
+
+// Of the block that ends at this token. A lower tier has full blocks only.
+KVCacheManager::Place KVCacheManager::FindBlock(std::span<const BlockHash> hashes, std::size_t group,
+                                                std::uint32_t end) const {
+  const BlockHash& hash = hashes[end / hash_block_size_ - 1];
+  const auto index = static_cast<std::uint32_t>(group);
+  if (end % groups_[group].block_size != 0) return {pool_.FindComputed(hash, index), kNoHostBlock};
+  Place place{pool_.FindCached(hash, index), kNoHostBlock};
+  if (place.block == kNullBlock && connector_ != nullptr) place.host_block = connector_->FindBlock(hash, index);
+  return place;
+}
+
+// Of a group that needs all tokens: block by block from the left, going on behind those that *hit has.
+std::uint32_t KVCacheManager::FindWholeHit(std::span<const BlockHash> hashes, std::size_t group,
+                                           std::uint32_t max_tokens, GroupHit* hit) const {
+  const std::uint32_t size = groups_[group].block_size;
+  const auto resize = [hit](std::size_t blocks) {
+    hit->blocks.resize(blocks);
+    hit->host_blocks.resize(blocks);
   };
-  const auto find = [&](std::uint32_t position) {
-    const BlockHash& hash = hashes[(position + 1) * hashes_per_block - 1];
-    Place place{pool_.FindCached(hash, static_cast<std::uint32_t>(group)), kNoHostBlock};
-    if (place.block == kNullBlock && connector_ != nullptr) {
-      place.host_block = connector_->FindBlock(hash, static_cast<std::uint32_t>(group));
-    }
-    return place;
+  const auto append = [&](std::uint32_t end) {
+    const Place place = FindBlock(hashes, group, end);
+    if (place.block == kNullBlock && place.host_block == kNoHostBlock) return false;
+    hit->blocks.push_back(place.block);
+    hit->host_blocks.push_back(place.host_block);
+    return true;
   };
-  std::vector<BlockId>& blocks = hit->blocks;
-  std::vector<HostBlockId>& host_blocks = hit->host_blocks;
-  const std::uint32_t max_blocks = max_tokens / spec.block_size;
-  const std::uint32_t needed = spec.BlocksBeforeHit();
-  if (needed == 0) {
-    blocks.clear();
-    host_blocks.clear();
-    for (std::uint32_t position = 0; position < max_blocks; ++position) {
-      const Place place = find(position);
-      if (place.block == kNullBlock && place.host_block == kNoHostBlock) break;
-      blocks.push_back(place.block);
-      host_blocks.push_back(place.host_block);
-    }
-    std::uint32_t tokens = static_cast<std::uint32_t>(blocks.size()) * spec.block_size;
-    tokens -= tokens % alignment_;
-    blocks.resize(tokens / spec.block_size);
-    host_blocks.resize(blocks.size());
-    return tokens;
+  resize(std::min<std::size_t>(hit->blocks.size(), max_tokens / size));
+  auto tokens = static_cast<std::uint32_t>(hit->blocks.size()) * size;
+  while (max_tokens - tokens >= size && append(tokens + size)) tokens += size;
+  const std::uint32_t most = std::min(max_tokens, tokens + size - 1);
+  for (std::uint32_t end = most - most % alignment_; end > tokens; end -= alignment_) {
+    if (append(end)) return end;
   }
-  // From the right: the first run that ends where a hit may end and is long enough, or begins the request.
-  blocks.assign(max_blocks, kNullBlock);
-  host_blocks.assign(max_blocks, kNoHostBlock);
-  std::uint32_t end = 0;  // of the run, in blocks; 0: there is none
-  for (std::uint32_t position = max_blocks; position-- > 0;) {
-    if (end == 0 && (position + 1) * spec.block_size % alignment_ != 0) continue;
-    const Place place = find(position);
-    if (place.block == kNullBlock && place.host_block == kNoHostBlock) {
-      if (end != 0) {
-        std::fill(blocks.begin() + position, blocks.begin() + end, kNullBlock);
-        std::fill(host_blocks.begin() + position, host_blocks.begin() + end, kNoHostBlock);
-      }
-      end = 0;
+  tokens -= tokens % alignment_;
+  resize(tokens / size);
+  return tokens;
+}
+
+// Of a group that needs the last tokens only: from the right, the first end before which they are, or all tokens.
+std::uint32_t KVCacheManager::FindRecentHit(std::span<const BlockHash> hashes, std::size_t group,
+                                            std::uint32_t max_tokens, GroupHit* hit) const {
+  const std::uint32_t size = groups_[group].block_size;
+  const std::uint32_t needed = groups_[group].TokensBeforeHit();
+  hit->blocks.assign(CeilDiv(max_tokens, size), kNullBlock);
+  hit->host_blocks.assign(hit->blocks.size(), kNoHostBlock);
+  std::uint32_t end = max_tokens;    // of the hit that is tried
+  std::uint32_t found = max_tokens;  // from here to `end` the blocks are there
+  while (found > 0 && (found == end || end - found < needed)) {
+    const std::uint32_t position = (found - 1) / size;
+    const Place place = FindBlock(hashes, group, found);
+    if (place.block != kNullBlock || place.host_block != kNoHostBlock) {
+      hit->blocks[position] = place.block;
+      hit->host_blocks[position] = place.host_block;
+      found = position * size;
       continue;
     }
-    if (end == 0) end = position + 1;
-    blocks[position] = place.block;
-    host_blocks[position] = place.host_block;
-    if (end - position == needed) break;
+    // Every end behind this block, and this one, would need it.
+    end = found - 1 - (found - 1) % alignment_;
+    found = end;
+    const std::size_t blocks = CeilDiv(end, size);
+    hit->blocks.resize(blocks);
+    hit->host_blocks.resize(blocks);
   }
-  blocks.resize(end);
-  host_blocks.resize(end);
-  return end * spec.block_size;
+  return end;
 }
 
 bool KVCacheManager::AllocateSlots(Request* request, std::uint32_t num_new_tokens, const PrefixHit& hit) {
@@ -173,6 +190,7 @@ bool KVCacheManager::AllocateSlots(Request* request, std::uint32_t num_new_token
       needed += pool_.CountUnheld(found.blocks);
       needed += found.host_blocks.size() -
                 static_cast<std::size_t>(std::count(found.host_blocks.begin(), found.host_blocks.end(), kNoHostBlock));
+      needed += hit.num_tokens % groups_[group].block_size != 0 ? 1 : 0;  // to copy to
     }
     const std::uint64_t wanted = CeilDiv(num_tokens, groups_[group].block_size);
     num_new_blocks_.push_back(wanted > held ? wanted - held : 0);
@@ -184,17 +202,29 @@ bool KVCacheManager::AllocateSlots(Request* request, std::uint32_t num_new_token
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     pool_.Allocate(num_new_blocks_[group], &request->block_tables[group]);
   }
-  const std::uint64_t hashed = request->block_hashes().size() * std::uint64_t{hash_block_size_};
-  const std::uint64_t registrable = std::min(num_tokens, hashed) / alignment_ * alignment_;
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
-    const auto full = static_cast<std::uint32_t>(registrable / groups_[group].block_size);
-    std::uint32_t& registered = request->num_registered_blocks[group];
-    if (full <= registered) continue;
-    pool_.Register(ChainOf(*request, groups_[group]), Reachable(group, request->block_tables[group], registered, full),
-                   registered, full, static_cast<std::uint32_t>(group));
-    registered = full;
-  }
+  RegisterComputed(request, num_tokens);
   return true;
+}
+
+// Of the first num_tokens tokens whatever is hashed and was not offered before.
+void KVCacheManager::RegisterComputed(Request* request, std::uint64_t num_tokens) {
+  const std::uint64_t hashed = request->block_hashes().size() * std::uint64_t{hash_block_size_};
+  const auto registrable = static_cast<std::uint32_t>(std::min(num_tokens, hashed) / alignment_ * alignment_);
+  if (registrable <= request->num_registered_tokens) return;
+  request->num_registered_tokens = registrable;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const BlockChain chain = ChainOf(*request, groups_[group]);
+    const std::vector<BlockId>& table = request->block_tables[group];
+    const std::uint32_t full = registrable / groups_[group].block_size;
+    std::uint32_t& registered = request->num_registered_blocks[group];
+    if (full > registered) {
+      pool_.Register(chain, Reachable(group, table, registered, full), registered, full,
+                     static_cast<std::uint32_t>(group));
+      registered = full;
+    }
+    if (registrable % groups_[group].block_size == 0) continue;
+    pool_.RegisterPartial(chain, table, registrable, static_cast<std::uint32_t>(group));
+  }
 }
 
 void KVCacheManager::TakeOver(Request* request, const PrefixHit& hit) {
@@ -203,12 +233,30 @@ void KVCacheManager::TakeOver(Request* request, const PrefixHit& hit) {
     const GroupHit& found = hit.groups[group];
     pool_.Touch(found.blocks);
     request->block_tables[group] = found.blocks;
-    request->num_registered_blocks[group] = static_cast<std::uint32_t>(found.blocks.size());
+    request->num_registered_blocks[group] = hit.num_tokens / groups_[group].block_size;
     if (!report_at_lookup_ && request->report_mode() == ReportMode::kFull) pool_.Report(found.blocks);
   }
   // Only now: allocation takes what no group holds.
-  for (std::size_t group = 0; group < groups_.size(); ++group) Load(request, group, hit.groups[group]);
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    Load(request, group, hit.groups[group]);
+    CopyPartial(request, group, hit.num_tokens % groups_[group].block_size);
+  }
   request->num_computed_tokens += hit.num_tokens;
+  request->num_registered_tokens = hit.num_tokens;
+}
+
+// Puts a copy of the first num_tokens of the table's last block in its place. Nothing if there are none.
+void KVCacheManager::CopyPartial(Request* request, std::size_t group, std::uint32_t num_tokens) {
+  if (num_tokens == 0) return;
+  std::vector<BlockId>& table = request->block_tables[group];
+  const BlockId source = table.back();
+  table.pop_back();
+  pool_.Allocate(1, &table);
+  copies_.push_back({source, table.back(), static_cast<std::uint32_t>(group), num_tokens});
+}
+
+void KVCacheManager::ReleaseSources(std::span<const CopyBlock> copies) {
+  for (const CopyBlock& copy : copies) pool_.Free({&copy.source, 1});
 }
 
 // Device blocks for what the group finds in the lower tier.
@@ -238,7 +286,7 @@ void KVCacheManager::Load(Request* request, std::size_t group, const GroupHit& h
 std::span<const BlockId> KVCacheManager::Reachable(std::size_t group, std::span<const BlockId> table,
                                                    std::uint32_t first, std::uint32_t last) {
   const KVCacheGroup& spec = groups_[group];
-  if (spec.BlocksBeforeHit() == 0 || spec.block_size == alignment_) return table;
+  if (spec.BlocksBeforeHit() == 0 || spec.block_size >= alignment_) return table;
   reachable_.resize(last);
   for (std::uint32_t position = first == 0 ? 0 : first - 1; position < last; ++position) {
     reachable_[position] = IsReachable(spec, position, alignment_) ? table[position] : kNullBlock;
@@ -268,6 +316,7 @@ void KVCacheManager::Free(Request* request, std::vector<std::vector<std::vector<
   if (retired != nullptr) retired->push_back(std::move(request->block_tables));
   request->block_tables.clear();
   request->num_registered_blocks.clear();
+  request->num_registered_tokens = 0;
   request->num_computed_tokens = 0;
 }
 
@@ -279,6 +328,8 @@ std::uint64_t KVCacheManager::MostBlocksFor(std::uint64_t num_tokens) const noex
     const std::uint64_t before = group.kind == KVCacheKind::kSlidingWindow ? group.sliding_window - 1 : 1;
     const std::uint64_t windowed = CeilDiv(before + max_num_batched_tokens_, group.block_size) + 1;
     blocks += group.kind == KVCacheKind::kFullAttention ? all : std::min(all, windowed);
+    // A copy and what it was made from.
+    if (alignment_ < group.block_size) ++blocks;
   }
   return blocks;
 }

@@ -14,7 +14,7 @@
 namespace kvwire::scheduler {
 
 // A group's part of a prefix hit, by position. Of device and host block at most one is given, none where the group
-// needs none.
+// needs none. Where the hit ends within a block, the last one is a device block that is registered up to there.
 struct GroupHit {
   std::vector<BlockId> blocks;
   std::vector<HostBlockId> host_blocks;  // to be loaded; as many as `blocks`
@@ -34,6 +34,10 @@ struct PrefixHit {
 // A prefix hit is valid for every group: its length is a multiple of the groups' common alignment, and each group has
 // what it needs to compute the position behind it. Blocks are registered up to that alignment only, and of a group only
 // those which such a hit can use, so that whatever is announced can be found.
+//
+// With partial blocks a hit may end at every multiple of the hash block, and the last block of a request is registered
+// as far as its hash blocks are full. A request that continues within a block gets a block of its own, and the step
+// copies what it continues from. Only what was computed before the step is copied.
 //
 // Threads: the step thread.
 class KVCacheManager {
@@ -68,6 +72,12 @@ class KVCacheManager {
   // their device blocks are registered like those that the step computes.
   std::vector<LoadBlock> TakeLoads() { return std::exchange(loads_, {}); }
 
+  // The copies that AllocateSlots ordered since the last call. Their sources are held, for ReleaseSources.
+  std::vector<CopyBlock> TakeCopies() { return std::exchange(copies_, {}); }
+
+  // The copies were executed, or no block is allocated before they are.
+  void ReleaseSources(std::span<const CopyBlock> copies);
+
   // Gives every block back, each group's last one first. The tables are moved to *retired, for who still reads them.
   void Free(Request* request, std::vector<std::vector<std::vector<BlockId>>>* retired = nullptr);
 
@@ -83,9 +93,21 @@ class KVCacheManager {
   std::uint32_t FindHit(std::span<const BlockHash> hashes, std::uint64_t max_tokens, std::vector<GroupHit>* hit) const;
   std::uint32_t FindGroupHit(std::span<const BlockHash> hashes, std::size_t group, std::uint32_t max_tokens,
                              GroupHit* hit) const;
+  std::uint32_t FindWholeHit(std::span<const BlockHash> hashes, std::size_t group, std::uint32_t max_tokens,
+                             GroupHit* hit) const;
+  std::uint32_t FindRecentHit(std::span<const BlockHash> hashes, std::size_t group, std::uint32_t max_tokens,
+                              GroupHit* hit) const;
+  // A place of the hash; both are none if there is none.
+  struct Place {
+    BlockId block = kNullBlock;
+    HostBlockId host_block = kNoHostBlock;
+  };
+  Place FindBlock(std::span<const BlockHash> hashes, std::size_t group, std::uint32_t end) const;
   std::uint32_t CountHostTokens(std::uint32_t num_tokens);
   void TakeOver(Request* request, const PrefixHit& hit);
   void Load(Request* request, std::size_t group, const GroupHit& hit);
+  void CopyPartial(Request* request, std::size_t group, std::uint32_t num_tokens);
+  void RegisterComputed(Request* request, std::uint64_t num_tokens);
   std::span<const BlockId> Reachable(std::size_t group, std::span<const BlockId> table, std::uint32_t first,
                                      std::uint32_t last);
   void ReturnUnneeded(Request* request);
@@ -99,6 +121,7 @@ class KVCacheManager {
   KVConnector* connector_ = nullptr;
   std::vector<GroupHit> hit_;
   std::vector<LoadBlock> loads_;
+  std::vector<CopyBlock> copies_;
   std::vector<std::size_t> num_new_blocks_;  // by group
   std::vector<BlockId> reversed_;
   std::vector<BlockId> reachable_;

@@ -83,6 +83,7 @@ class Request {
   // State of the scheduler and the KV cache manager.
   std::vector<std::vector<BlockId>> block_tables;    // by group: physical block of each logical block
   std::vector<std::uint32_t> num_registered_blocks;  // by group: leading blocks that were offered to the prefix cache
+  std::uint32_t num_registered_tokens = 0;           // the same in tokens, those of a partial block included
   std::uint32_t num_computed_tokens = 0;             // their KV is written
   std::vector<TokenId> draft_tokens;                 // to be verified in the next step
   std::uint32_t num_cached_tokens = 0;               // prefix hit of the first admission

@@ -48,6 +48,7 @@ KVCacheManager::Options CacheOptions(const SchedulerConfig& config) {
   options.pool.enable_events = config.enable_kv_cache_events;
   options.pool.removals = config.vllm_exact ? Removals::kPerCopy : config.removals;
   options.pool.announce_at_registration = config.vllm_exact;
+  options.pool.partial_blocks = config.partial_blocks;
   options.pool.log = config.log;
   options.groups = config.groups;
   options.max_num_batched_tokens = config.max_num_batched_tokens;
@@ -147,6 +148,7 @@ SchedulerOutput Scheduler::Schedule() {
   if (ScheduleRunning(&budget, &step)) ScheduleWaiting(&budget, &step);
   in_flight_ = !step.empty();
   if (in_flight_) ++stats_.steps;
+  step.copies = copies_ = cache_.TakeCopies();
   if (connector_ != nullptr) PlanTransfers(&step);
   stats_.scheduled_tokens += step.num_scheduled_tokens;
   return step;
@@ -267,6 +269,7 @@ std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const 
     finished.push_back(Finish(part.request, FinishReason::kError));
     gone.push_back(part.request);
   }
+  ReleaseSources();
   cache_.pool().AnnouncePending();
   for (const InFlight& part : step_) {
     if (part.discarded || (part.samples && part.sampled.empty())) continue;
@@ -421,6 +424,7 @@ bool Scheduler::ResetPrefixCache(ResetMode mode) {
   }
   if (!running_.empty()) return false;
   CancelStores();
+  ReleaseSources();
   if (!cache_.pool().Reset()) return false;
   if (connector_ != nullptr) connector_->Reset(config_.reset_host_tier);
   FlushOutsideStep();
@@ -431,6 +435,9 @@ void Scheduler::CancelStores() {
   while (connector_ != nullptr && connector_->CancelStore(&cache_.pool())) {
   }
 }
+
+// What the step in flight copies from is not given to anybody before the next one is planned.
+void Scheduler::ReleaseSources() { cache_.ReleaseSources(std::exchange(copies_, {})); }
 
 std::optional<RequestId> Scheduler::PreemptNewest() {
   assert(!in_flight_);

@@ -38,6 +38,9 @@ struct SchedulerConfig {
   std::uint32_t num_speculative_tokens = 0;     // draft tokens of a request that a step verifies, at most
   bool enable_prefix_caching = true;
   bool enable_kv_cache_events = false;
+  // A prefix hit may end within a block of several hash blocks, and such a block is registered before it is full.
+  // Without effect where every block is one hash block.
+  bool partial_blocks = false;
   Removals removals = Removals::kExact;
   // vLLM's own order and events: a store is recorded at allocation, a "full" report at every attempt, a removal per
   // physical copy (whatever `removals` says).
@@ -212,6 +215,7 @@ class Scheduler {
   void PlanTransfers(SchedulerOutput* step);
   void UndoFailedLoads(const SchedulerOutput& step, std::span<const RequestId> failed);
   void CancelStores();
+  void ReleaseSources();
   void CountAdmission(Request* request, const PrefixHit& hit);
   void PreemptLast();
   void Discard(const Request* request);
@@ -232,7 +236,8 @@ class Scheduler {
   bool in_flight_ = false;
   bool closed_ = false;
   Blocked blocked_;
-  std::vector<InFlight> step_;  // in the order of the step's output
+  std::vector<InFlight> step_;     // in the order of the step's output
+  std::vector<CopyBlock> copies_;  // of the step, until their sources are released
   // What the step's output still points to.
   std::vector<std::unique_ptr<Request>> retired_requests_;
   std::vector<std::vector<std::vector<BlockId>>> retired_tables_;

@@ -57,12 +57,22 @@ struct LoadBlock {
   std::uint32_t num_tokens = 0;
 };
 
+// Every worker copies the first tokens of a device block to another, before anything of the step is computed: a request
+// continues from a block that is not full, and the source may get other tokens behind these.
+struct CopyBlock {
+  BlockId source = 0;
+  BlockId destination = 0;
+  std::uint32_t group = 0;
+  std::uint32_t num_tokens = 0;
+};
+
 struct SchedulerOutput {
   std::vector<ScheduledRequest> requests;  // in scheduling order
   std::uint64_t num_scheduled_tokens = 0;  // over all requests
   std::vector<LoadBlock> loads = {};
   std::vector<StoreBlock> stores = {};
   bool finish_stores = false;  // nothing else is to be done: every store is executed in this step
+  std::vector<CopyBlock> copies = {};
 
   bool empty() const noexcept { return requests.empty(); }
 };

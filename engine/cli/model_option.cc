@@ -30,6 +30,7 @@ Status ModelOption::Apply(scheduler::SchedulerConfig* config) const {
   }
   config->block_size = model->hash_block_size;
   config->groups = std::move(model->groups);
+  config->partial_blocks = model->partial_blocks;
   return {};
 }
 

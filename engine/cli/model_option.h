@@ -20,7 +20,8 @@ class ModelOption {
  public:
   void AddTo(CLI::App& command, std::uint32_t max_block_size);
 
-  // Sets block_size and groups. After parsing. Errors: as LoadModelConfig, and two different block sizes.
+  // Sets block_size, groups and partial_blocks. After parsing. Errors: as LoadModelConfig, and two different block
+  // sizes.
   Status Apply(scheduler::SchedulerConfig* config) const;
 
  private:

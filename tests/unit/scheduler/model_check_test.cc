@@ -47,6 +47,9 @@ struct RunOptions {
   std::uint32_t block_size = 2;
   Removals removals = Removals::kExact;
   std::vector<KVCacheGroup> groups;
+  bool partial_blocks = false;
+  std::uint32_t num_speculative_tokens = 0;
+  unsigned first_token_percent = 85;  // the higher, the longer the prefixes that prompts share
   int steps = 1000;
 };
 
@@ -75,12 +78,15 @@ class RandomRun {
 
   const SchedulerStats stats() { return rig_.scheduler().stats(); }
   std::size_t num_unannounced_parents() const { return mirror_.num_unannounced_parents(); }
+  std::uint64_t num_copies() const { return num_copies_; }
 
  private:
   static SchedulerConfig ConfigOf(const RunOptions& options) {
     SchedulerConfig config = SmallConfig(options.num_blocks, options.block_size);
     config.removals = options.removals;
     config.groups = options.groups;
+    config.partial_blocks = options.partial_blocks;
+    config.num_speculative_tokens = options.num_speculative_tokens;
     config.max_num_seqs = 6;
     config.max_num_batched_tokens = options.num_blocks * options.block_size / 2;
     return config;
@@ -90,7 +96,7 @@ class RandomRun {
   bool Chance(unsigned percent) { return Below(100) < percent; }
 
   // Two tokens only, and mostly the first: prompts share prefixes, and outputs run into other prompts.
-  TokenId Token() { return Chance(85) ? 1 : 2; }
+  TokenId Token() { return Chance(options_.first_token_percent) ? 1 : 2; }
 
   void AddSome() {
     const std::size_t unfinished = rig_.scheduler().num_running() + rig_.scheduler().num_waiting();
@@ -120,9 +126,26 @@ class RandomRun {
   void Update(const SchedulerOutput& output) {
     RunnerOutput result;
     for (const ScheduledRequest& request : output.requests) {
-      if (request.samples) result.sampled.push_back(SampledToken{request.id, Token()});
+      if (!request.samples) continue;
+      result.sampled.push_back(SampledToken{request.id, Token()});
+      for (const TokenId draft : request.draft_token_ids) {
+        if (draft != result.sampled.back().token) break;
+        result.sampled.push_back(SampledToken{request.id, Token()});
+      }
+      if (options_.num_speculative_tokens == 0) continue;
+      result.drafts.push_back(DraftTokens{request.id, {}});
+      while (result.drafts.back().tokens.size() < options_.num_speculative_tokens) {
+        result.drafts.back().tokens.push_back(Token());
+      }
     }
+    for (const CopyBlock& copy : output.copies) CountCopy(copy);
     rig_.scheduler().UpdateFromOutput(output, result);
+  }
+
+  void CountCopy(const CopyBlock& copy) {
+    ++num_copies_;
+    CHECK(copy.source != copy.destination);
+    CHECK(copy.num_tokens < options_.groups[copy.group].block_size);
   }
 
   // One thing that may happen between any two calls.
@@ -172,6 +195,7 @@ class RandomRun {
   EventMirror mirror_;
   SetConsumer set_;
   RequestId next_id_ = 100;
+  std::uint64_t num_copies_ = 0;
 };
 
 // Everything happened.
@@ -245,6 +269,43 @@ TEST_CASE("D14, D4, D6: the same holds for several groups, whatever their window
     }
   }
   CHECK(unannounced_parents > 100);
+}
+
+TEST_CASE("D3, D4, D8, D14: the same holds for partial blocks, with drafts or without, under both rules of removal") {
+  constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
+  constexpr KVCacheKind kWindow = KVCacheKind::kSlidingWindow;
+  constexpr KVCacheKind kMamba = KVCacheKind::kMamba;
+  unsigned seed = 200;
+  for (const std::vector<KVCacheGroup>& groups : std::vector<std::vector<KVCacheGroup>>{
+           {{kFull, 12, 0}},
+           {{kFull, 12, 0}, {kWindow, 4, 6}},
+           {{kFull, 4, 0}, {kMamba, 12, 0}},
+           {{kWindow, 12, 14}},
+           {{kFull, 8, 0}, {kWindow, 6, 5}, {kMamba, 10, 0}},
+       }) {
+    for (const std::uint32_t num_blocks : {16u, 48u}) {
+      for (const Removals removals : {Removals::kExact, Removals::kPerCopy}) {
+        RunOptions options;
+        options.seed = seed++;
+        options.num_blocks = num_blocks * static_cast<std::uint32_t>(groups.size());
+        options.removals = removals;
+        options.groups = groups;
+        options.partial_blocks = true;
+        options.num_speculative_tokens = options.seed % 4;
+        options.first_token_percent = 97;
+        options.steps = 4000;
+        CAPTURE(options.seed);
+        RandomRun run(options);
+        run.Run();
+        const SchedulerStats stats = run.stats();
+        CHECK(run.num_copies() > 30);
+        CHECK(stats.requests_finished > 100);
+        CHECK(stats.hit_tokens > 100);
+        CHECK(stats.removed > 100);
+        if (removals == Removals::kExact) CHECK(stats.reported > 20);
+      }
+    }
+  }
 }
 
 }  // namespace
