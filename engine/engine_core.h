@@ -68,6 +68,10 @@ class EngineCore {
   // The scheduler publishes and wakes at once.
   bool ResetPrefixCache(scheduler::ResetMode mode) { return scheduler_->ResetPrefixCache(mode); }
 
+  // The contents of a reception's blocks are written, or do not come; see Scheduler::OnReceived.
+  bool OnReceived(scheduler::RequestId id, scheduler::Arrival arrival) { return scheduler_->OnReceived(id, arrival); }
+  bool ReleaseKept(scheduler::RequestId id) { return scheduler_->ReleaseKept(id); }
+
   // Of the running requests, the one that was admitted last.
   std::optional<scheduler::RequestId> PreemptNewest() { return scheduler_->PreemptNewest(); }
 
@@ -75,12 +79,12 @@ class EngineCore {
   Status EvictBlocks(std::span<const scheduler::BlockId> blocks) { return scheduler_->EvictBlocks(blocks); }
   std::size_t EvictHash(const BlockHash& hash, std::uint32_t group = 0) { return scheduler_->EvictHash(hash, group); }
 
-  // Asleep there is no work: requests wait, commands are executed.
+  // Asleep there is no work: requests wait, commands are executed. Requests that receive are no work either.
   void set_asleep(bool asleep) noexcept { asleep_ = asleep; }
   bool asleep() const noexcept { return asleep_; }
 
   bool has_work() const noexcept {
-    return !asleep_ && (scheduler_->has_unfinished_requests() || scheduler_->has_stores_in_flight());
+    return !asleep_ && (scheduler_->has_schedulable_requests() || scheduler_->has_stores_in_flight());
   }
 
   // Runs one step, also when there is no work.

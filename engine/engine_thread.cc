@@ -140,7 +140,9 @@ void EngineThread::TakeFigures() {
   Figures figures;
   figures.stats = scheduler.stats();
   figures.running = scheduler.num_running();
-  figures.waiting = scheduler.num_waiting();
+  figures.receiving = scheduler.num_receiving();
+  figures.waiting = scheduler.num_waiting() + figures.receiving;
+  figures.kept_blocks = scheduler.num_kept_blocks();
   figures.free_blocks = scheduler.pool().num_free();
   // The null block is nobody's.
   const double usable = scheduler.pool().num_blocks() - 1;

@@ -68,8 +68,10 @@ class EngineThread {
   struct Figures {
     scheduler::SchedulerStats stats;
     std::size_t running = 0;
-    std::size_t waiting = 0;  // the inbox not included
-    double cache_usage = 0;   // blocks held by requests, of all
+    std::size_t waiting = 0;      // those that receive included, the inbox not
+    std::size_t receiving = 0;    // of them
+    std::size_t kept_blocks = 0;  // held for other engines
+    double cache_usage = 0;       // blocks held by requests, of all
     std::size_t free_blocks = 0;
     bool asleep = false;
   };

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -87,6 +89,12 @@ class SimulatedRunner final : public scheduler::ModelRunner {
   // largest block size.
   std::uint64_t WordAt(scheduler::BlockId block, std::uint32_t offset) const noexcept {
     return words_[static_cast<std::size_t>(block) * words_per_block_ + offset];
+  }
+
+  // Writes the first words of a block, as if they had been computed. REQUIRES: block < num_blocks, no more words than
+  // the largest block size; no step runs.
+  void WriteBlock(scheduler::BlockId block, std::span<const std::uint64_t> words) noexcept {
+    std::copy(words.begin(), words.end(), words_ + static_cast<std::size_t>(block) * words_per_block_);
   }
 
   // The word of a slot of a host block. REQUIRES: there are host blocks; as WordAt().

@@ -33,7 +33,8 @@ KVCacheManager::KVCacheManager(Options options)
     : report_at_lookup_(options.report_at_lookup),
       groups_(std::move(options.groups)),
       hash_block_size_(options.pool.block_size),
-      alignment_(options.pool.partial_blocks ? hash_block_size_ : HitAlignment(groups_)),
+      block_alignment_(HitAlignment(groups_)),
+      alignment_(options.pool.partial_blocks ? hash_block_size_ : block_alignment_),
       max_num_batched_tokens_(options.max_num_batched_tokens),
       pool_(PoolOptions(std::move(options.pool), groups_)),
       hit_(groups_.size()) {}
@@ -296,9 +297,11 @@ std::span<const BlockId> KVCacheManager::Reachable(std::size_t group, std::span<
 
 // Blocks that no later position needs: their places in the tables become null.
 void KVCacheManager::ReturnUnneeded(Request* request) {
+  const std::uint32_t most = request->keeps_blocks() ? TransferableTokens(request->num_prompt_tokens())
+                                                     : std::numeric_limits<std::uint32_t>::max();
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     std::vector<BlockId>& table = request->block_tables[group];
-    const std::uint32_t unneeded = groups_[group].NumUnneededTokens(request->num_computed_tokens);
+    const std::uint32_t unneeded = groups_[group].NumUnneededTokens(std::min(request->num_computed_tokens, most));
     reversed_.clear();
     for (std::size_t position = std::min<std::size_t>(unneeded / groups_[group].block_size, table.size());
          position-- > 0 && table[position] != kNullBlock;) {
@@ -318,15 +321,18 @@ void KVCacheManager::Free(Request* request, std::vector<std::vector<std::vector<
   request->num_registered_blocks.clear();
   request->num_registered_tokens = 0;
   request->num_computed_tokens = 0;
+  request->num_received_tokens = 0;
 }
 
-std::uint64_t KVCacheManager::MostBlocksFor(std::uint64_t num_tokens) const noexcept {
+std::uint64_t KVCacheManager::MostBlocksFor(std::uint64_t num_tokens,
+                                            std::uint64_t num_retained_tokens) const noexcept {
   std::uint64_t blocks = 0;
   for (const KVCacheGroup& group : groups_) {
     const std::uint64_t all = CeilDiv(num_tokens, group.block_size);
     // What a step reads and writes at most, and one more where that begins and ends within a block.
     const std::uint64_t before = group.kind == KVCacheKind::kSlidingWindow ? group.sliding_window - 1 : 1;
-    const std::uint64_t windowed = CeilDiv(before + max_num_batched_tokens_, group.block_size) + 1;
+    const std::uint64_t windowed = CeilDiv(before + max_num_batched_tokens_, group.block_size) + 1 +
+                                   CeilDiv(num_retained_tokens, group.block_size);
     blocks += group.kind == KVCacheKind::kFullAttention ? all : std::min(all, windowed);
     // A copy and what it was made from.
     if (alignment_ < group.block_size) ++blocks;

@@ -28,6 +28,9 @@ struct PrefixHit {
   std::uint32_t num_host_tokens = 0;  // of these, those that some group has to load
 };
 
+// How many blocks are held.
+std::size_t CountBlocks(const KeptBlocks& kept);
+
 // Gives requests their blocks: prefix lookup over all groups, allocation, registration of full blocks, and the return
 // of blocks that have left a group's window.
 //
@@ -81,8 +84,31 @@ class KVCacheManager {
   // Gives every block back, each group's last one first. The tables are moved to *retired, for who still reads them.
   void Free(Request* request, std::vector<std::vector<std::vector<BlockId>>>* retired = nullptr);
 
-  // The most blocks that a request with this many computed tokens may hold at a time.
-  std::uint64_t MostBlocksFor(std::uint64_t num_tokens) const noexcept;
+  // The most blocks that a request with this many computed tokens may hold at a time, if it gives back none of what the
+  // last num_retained_tokens need.
+  std::uint64_t MostBlocksFor(std::uint64_t num_tokens, std::uint64_t num_retained_tokens = 0) const noexcept;
+
+  // Blocks that go from engine to engine.
+  //
+  // How many leading tokens of a prompt can: all full blocks, if every group has full attention. Others could not step
+  // back to compute the last token, so then it is a hit's length.
+  std::uint32_t TransferableTokens(std::uint32_t num_prompt_tokens) const noexcept;
+
+  // As GetComputedBlocks, of the device only.
+  PrefixHit GetDeviceBlocks(const Request& request);
+
+  // Blocks for the first num_tokens tokens of a request that holds nothing yet: those of the hit, which
+  // GetDeviceBlocks returned, are taken over; the others are the reception's. Nothing is registered. False if there are
+  // not enough blocks; then nothing happens. REQUIRES: num_tokens is transferable and more than the hit.
+  bool BeginReception(Request* request, std::uint32_t num_tokens, const PrefixHit& hit, Reception* reception);
+
+  // The contents are there: its tokens, but for the last one of the request, are computed, and its blocks registered.
+  void EndReception(Request* request);
+
+  // One holder more for the blocks that somebody needs to continue behind the transferable tokens of the prompt;
+  // FreeKept takes it back. Nothing is kept if some of these blocks have been given back already.
+  KeptBlocks Keep(const Request* request);
+  void FreeKept(const KeptBlocks& kept);
 
   std::span<const KVCacheGroup> groups() const noexcept { return groups_; }
   BlockPool& pool() noexcept { return pool_; }
@@ -111,11 +137,13 @@ class KVCacheManager {
   std::span<const BlockId> Reachable(std::size_t group, std::span<const BlockId> table, std::uint32_t first,
                                      std::uint32_t last);
   void ReturnUnneeded(Request* request);
+  std::uint32_t FirstNeeded(std::size_t group, std::uint32_t num_tokens) const noexcept;
 
   const bool report_at_lookup_;
   const std::vector<KVCacheGroup> groups_;
   const std::uint32_t hash_block_size_;
-  const std::uint32_t alignment_;
+  const std::uint32_t block_alignment_;  // of whole blocks of all groups
+  const std::uint32_t alignment_;        // of hits
   const std::uint32_t max_num_batched_tokens_;
   BlockPool pool_;
   KVConnector* connector_ = nullptr;

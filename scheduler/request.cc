@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/request.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvwire::scheduler {
@@ -51,9 +52,11 @@ Request::Request(NewRequest request, std::uint32_t block_size, BlockHasher* hash
       max_tokens_(request.max_tokens),
       block_size_(block_size),
       report_mode_(ReportModeOf(request.extra_args)),
+      keeps_blocks_(request.keep_blocks),
       lora_(request.lora),
       content_(ContentOf(request)),
       tokens_(std::move(request.prompt)) {
+  num_receivable_tokens = std::min(request.num_receivable_tokens, num_prompt_tokens_);
   if (hasher == nullptr) return;
   if (request.identity) identity_ = *std::move(request.identity);
   HashFullBlocks(content_, tokens_, block_size_, hasher, &identity_);

@@ -47,6 +47,10 @@ struct NewRequest {
   ExtraArgs extra_args;
   // From IdentifyPrompt, to keep this work off the step thread; unset: computed when the request is added.
   std::optional<PromptIdentity> identity;
+  // When it has finished, its prompt's blocks stay held until Scheduler::ReleaseKept.
+  bool keep_blocks = false;
+  // Leading tokens of the prompt whose blocks another engine has: what is not cached here is received, not computed.
+  std::uint32_t num_receivable_tokens = 0;
 };
 
 // With the scheduler's block size and a copy of its hasher. Any thread.
@@ -68,6 +72,7 @@ class Request {
   std::uint32_t max_tokens() const noexcept { return max_tokens_; }
   const std::optional<LoraAdapter>& lora() const noexcept { return lora_; }
   ReportMode report_mode() const noexcept { return report_mode_; }
+  bool keeps_blocks() const noexcept { return keeps_blocks_; }
 
   // One hash per full hash block of token_ids().
   std::span<const BlockHash> block_hashes() const noexcept { return identity_.hashes; }
@@ -86,9 +91,12 @@ class Request {
   std::uint32_t num_registered_tokens = 0;           // the same in tokens, those of a partial block included
   std::uint32_t num_computed_tokens = 0;             // their KV is written
   std::vector<TokenId> draft_tokens;                 // to be verified in the next step
-  std::uint32_t num_cached_tokens = 0;               // prefix hit of the first admission
+  std::uint32_t num_cached_tokens = 0;               // computed when it was first admitted: found, or received
   std::uint32_t num_preemptions = 0;
-  bool admitted = false;  // was running at least once
+  bool admitted = false;                    // was running at least once
+  std::uint32_t num_receivable_tokens = 0;  // until its reception begins, which happens once
+  std::uint32_t num_receiving_tokens = 0;   // at the end of its reception: how many are computed
+  std::uint32_t num_received_tokens = 0;    // that came from elsewhere; it holds their blocks
 
  private:
   const RequestId id_;
@@ -96,6 +104,7 @@ class Request {
   const std::uint32_t max_tokens_;
   const std::uint32_t block_size_;
   const ReportMode report_mode_;
+  const bool keeps_blocks_;
   const std::optional<LoraAdapter> lora_;
   const BlockContent content_;
   std::vector<TokenId> tokens_;

@@ -107,7 +107,7 @@ Status Scheduler::Check(const NewRequest& request) const {
     return MakeError(ErrorCode::kInvalidArgument, fmt::format("token {} of the prompt is {}; allowed: 0 to {}",
                                                               bad - request.prompt.begin(), *bad, kMaxTokenId));
   }
-  if (requests_.contains(request.id)) {
+  if (requests_.contains(request.id) || kept_by_id_.contains(request.id)) {
     return MakeError(ErrorCode::kInvalidArgument, fmt::format("request id {} is in use", request.id));
   }
   const std::uint64_t num_tokens = std::uint64_t{request.prompt.size()} + request.max_tokens;
@@ -117,7 +117,10 @@ Status Scheduler::Check(const NewRequest& request) const {
         fmt::format("prompt and max_tokens make {} tokens; max_model_len is {}", num_tokens, config_.max_model_len));
   }
   // The last output token is never computed.
-  const std::uint64_t needed = cache_.MostBlocksFor(num_tokens - 1);
+  const std::uint64_t retained =
+      request.keep_blocks ? num_tokens - cache_.TransferableTokens(static_cast<std::uint32_t>(request.prompt.size()))
+                          : 0;
+  const std::uint64_t needed = cache_.MostBlocksFor(num_tokens - 1, retained);
   const std::uint64_t available = config_.num_blocks - 1;
   if (needed > available) {
     return MakeError(ErrorCode::kInvalidArgument,
@@ -197,11 +200,17 @@ void Scheduler::ScheduleWaiting(std::uint32_t* budget, SchedulerOutput* step) {
     const bool hopeless =
         blocked_.request == request && blocked_.version == pool().version() && *budget >= blocked_.budget;
     if (hopeless && !config_.vllm_exact) break;
-    const PrefixHit hit = cache_.GetComputedBlocks(*request);
-    const std::uint32_t num_tokens = std::min(request->num_tokens() - hit.num_tokens, *budget);
+    if (request->num_receivable_tokens > 0 && !TryReceive(request, step)) {
+      if (CannotAllocate(request, *budget, *step)) break;
+      continue;
+    }
+    if (waiting_.empty() || waiting_.front() != request) continue;  // it receives
+    const PrefixHit hit = request->num_received_tokens > 0 ? PrefixHit() : cache_.GetComputedBlocks(*request);
+    const std::uint32_t num_known = request->num_computed_tokens + hit.num_tokens;
+    const std::uint32_t num_tokens = std::min(request->num_tokens() - num_known, *budget);
     if (!cache_.AllocateSlots(request, num_tokens, hit)) {
-      blocked_ = Blocked{request, pool().version(), *budget};
-      break;
+      if (CannotAllocate(request, *budget, *step)) break;
+      continue;
     }
     waiting_.pop_front();
     running_.push_back(request);
@@ -226,8 +235,12 @@ void Scheduler::Place(Request* request, std::uint32_t num_tokens, SchedulerOutpu
 void Scheduler::CountAdmission(Request* request, const PrefixHit& hit) {
   if (request->admitted) return;
   request->admitted = true;
-  request->num_cached_tokens = hit.num_tokens;
-  const std::uint32_t hit_tokens = hit.num_tokens - hit.num_host_tokens;
+  const std::uint32_t received = request->num_received_tokens;
+  request->num_cached_tokens = request->num_computed_tokens;
+  stats_.received_tokens += received;
+  // Of one that received, the hit was its beginning.
+  const std::uint32_t found = received > 0 ? request->num_receiving_tokens - received : hit.num_tokens;
+  const std::uint32_t hit_tokens = found - hit.num_host_tokens;
   stats_.prompt_tokens += request->num_prompt_tokens();
   stats_.full_prompt_blocks += request->num_prompt_tokens() / config_.block_size;
   stats_.hit_tokens += hit_tokens;
@@ -336,6 +349,7 @@ void Scheduler::UndoFailedLoads(const SchedulerOutput& step, std::span<const Req
     }
     if (!std::exchange(step_[i].discarded, true)) undone.push_back(step_[i].request);
   }
+  RestartHoldersOf(bad);
   const std::vector<BlockId> evicted(bad.begin(), bad.end());
   [[maybe_unused]] const Status status = cache_.pool().EvictBlocks(evicted);
   assert(status.has_value());
@@ -393,6 +407,7 @@ FinishedRequest Scheduler::Finish(Request* request, FinishReason reason) {
   finished.num_preemptions = request->num_preemptions;
   const std::span<const TokenId> output = request->token_ids().subspan(request->num_prompt_tokens());
   finished.output.assign(output.begin(), output.end());
+  if (reason == FinishReason::kLength && request->keeps_blocks()) Keep(request, &finished);
   cache_.Free(request);
   ++stats_.requests_finished;
   return finished;
@@ -400,12 +415,13 @@ FinishedRequest Scheduler::Finish(Request* request, FinishReason reason) {
 
 bool Scheduler::Abort(RequestId id) {
   const auto found = requests_.find(id);
-  if (found == requests_.end()) return false;
+  if (found == requests_.end()) return ReleaseKept(id);
   Request* const request = found->second.get();
   Discard(request);
   cache_.Free(request, in_flight_ ? &retired_tables_ : nullptr);
   std::erase(running_, request);
   std::erase(waiting_, request);
+  std::erase(receiving_, request);
   blocked_ = {};
   if (in_flight_) retired_requests_.push_back(std::move(found->second));
   requests_.erase(found);
@@ -420,9 +436,10 @@ bool Scheduler::ResetPrefixCache(ResetMode mode) {
       break;
     case ResetMode::kPreemptRunning:
       while (!running_.empty()) PreemptLast();
+      TakeBackTransfers();
       break;
   }
-  if (!running_.empty()) return false;
+  if (HoldsBlocks()) return false;
   CancelStores();
   ReleaseSources();
   if (!cache_.pool().Reset()) return false;
@@ -463,6 +480,7 @@ std::size_t Scheduler::EvictHash(const BlockHash& hash, std::uint32_t group) {
 void Scheduler::Shutdown(std::chrono::milliseconds deadline) {
   if (closed_) return;
   closed_ = true;
+  while (!kept_.empty()) ReleaseKept(kept_.front().first);
   PublishRecorded();
   if (publisher_ != nullptr) publisher_->Close(deadline);
 }

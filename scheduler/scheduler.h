@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "kv_events/clock.h"
@@ -62,9 +65,17 @@ struct FinishedRequest {
   RequestId id = 0;
   FinishReason reason = FinishReason::kLength;
   std::uint32_t num_prompt_tokens = 0;
-  std::uint32_t num_cached_tokens = 0;  // of the prompt, found in the cache when the request was first admitted
+  std::uint32_t num_cached_tokens =
+      0;  // of the prompt, found in the cache or received before the request was first admitted
   std::uint32_t num_preemptions = 0;
   std::vector<TokenId> output;
+  KeptBlocks kept = {};  // of one with keep_blocks, that did not fail
+};
+
+// How a reception ended.
+enum class Arrival : std::uint8_t {
+  kComplete,  // every word is where it belongs
+  kFailed,    // whatever is there is nothing
 };
 
 enum class ResetMode : std::uint8_t { kFailWhileRunning, kPreemptRunning };
@@ -95,6 +106,11 @@ struct SchedulerStats {
   std::uint64_t batches = 0;                // handed to the publisher, the dropped ones included
   std::uint64_t dropped_batches = 0;        // not accepted by the publisher
   std::uint64_t failed_loads = 0;           // requests computed again because a block could not be loaded
+  std::uint64_t receptions = 0;             // that began, with something to receive
+  std::uint64_t failed_receptions = 0;      // of these
+  std::uint64_t received_tokens = 0;        // of prompts of admitted requests; neither computed nor found here
+  std::uint64_t kept_requests = 0;          // finished requests whose blocks stayed held
+  std::uint64_t kept_given_up = 0;          // of these, those whose blocks were needed before they were released
   KVConnectorStats host;
 };
 
@@ -104,6 +120,11 @@ struct SchedulerStats {
 // A step is Schedule(), the model runner, UpdateFromOutput(); one step at a time ("in flight" in between). The events
 // of a step leave in one batch at the end of UpdateFromOutput. What happens outside a step is published at once; while
 // a step is in flight it waits for the step's batch.
+//
+// Engines can share the work: a request with keep_blocks leaves its prompt's blocks held when it has finished, for
+// somebody to copy; one with num_receivable_tokens gets blocks and waits, not counted as running, until OnReceived says
+// that their contents are there. Only then are they registered and announced. What a reception is not to bring is
+// computed. Blocks that are kept, or received and not used yet, are given up when nothing else could go on.
 //
 // Threads: the step thread. Ownership: publisher and clock outlive the scheduler, which keeps no other reference.
 // Errors: refusals are results; nothing throws but for lack of memory.
@@ -131,8 +152,19 @@ class Scheduler {
   // or preempted since Schedule() are ignored. To be called after every Schedule().
   std::vector<FinishedRequest> UpdateFromOutput(const SchedulerOutput& step, const RunnerOutput& output);
 
-  // Forgets a request. False if there is none with this id.
+  // Forgets a request, also what is kept of it. False if there is none with this id.
   bool Abort(RequestId id);
+
+  // Ends a reception. Complete: announces its blocks, at once or, while a step is in flight, with the step. Failed: the
+  // blocks are given back and the request is computed. False, and nothing happens, if the request does not receive:
+  // it was aborted, or its blocks were taken by a reset.
+  bool OnReceived(RequestId id, Arrival arrival);
+  bool is_receiving(RequestId id) const;
+
+  // What a finished request left held, or null.
+  const KeptBlocks* FindKept(RequestId id) const;
+  // Its blocks stay cached. False if nothing is kept of such a request.
+  bool ReleaseKept(RequestId id);
 
   // Empties the prefix cache and announces it, also when it was empty; reset_host_tier says what the host tier does.
   // Stores in flight are given up. False, and nothing happens, if blocks are in use
@@ -158,9 +190,16 @@ class Scheduler {
 
   // Steps without requests are to be run until they have ended.
   bool has_stores_in_flight() const noexcept { return connector_ != nullptr && connector_->num_storing() > 0; }
-  bool has_unfinished_requests() const noexcept { return !running_.empty() || !waiting_.empty(); }
+  bool has_unfinished_requests() const noexcept {
+    return !running_.empty() || !waiting_.empty() || !receiving_.empty();
+  }
+  // Whether a step may find something to do. False while all unfinished requests receive, or wait for the blocks of
+  // those that do.
+  bool has_schedulable_requests() const noexcept { return !running_.empty() || (!waiting_.empty() && !is_stalled()); }
   std::size_t num_running() const noexcept { return running_.size(); }
-  std::size_t num_waiting() const noexcept { return waiting_.size(); }
+  std::size_t num_waiting() const noexcept { return waiting_.size(); }      // without those that receive
+  std::size_t num_receiving() const noexcept { return receiving_.size(); }  // requests
+  std::size_t num_kept_blocks() const noexcept { return num_kept_blocks_; }
   bool step_in_flight() const noexcept { return in_flight_; }
 
   // Events are on and can happen: prefix caching is on too.
@@ -216,6 +255,17 @@ class Scheduler {
   void UndoFailedLoads(const SchedulerOutput& step, std::span<const RequestId> failed);
   void CancelStores();
   void ReleaseSources();
+  bool is_stalled() const noexcept {
+    return !receiving_.empty() && blocked_.request == waiting_.front() && blocked_.version == pool().version();
+  }
+  bool CannotAllocate(Request* request, std::uint32_t budget, const SchedulerOutput& step);
+  bool MakeRoom(Request* request);
+  bool TryReceive(Request* request, SchedulerOutput* step);
+  void StopReceiving(Request* request);
+  void RestartHoldersOf(const std::unordered_set<BlockId>& bad);
+  void TakeBackTransfers();
+  bool HoldsBlocks() const;
+  void Keep(const Request* request, FinishedRequest* finished);
   void CountAdmission(Request* request, const PrefixHit& hit);
   void PreemptLast();
   void Discard(const Request* request);
@@ -232,7 +282,11 @@ class Scheduler {
   const State state_{this};
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::deque<Request*> waiting_;
-  std::vector<Request*> running_;  // in order of admission
+  std::vector<Request*> running_;                     // in order of admission
+  std::vector<Request*> receiving_;                   // in the order in which it began
+  std::list<std::pair<RequestId, KeptBlocks>> kept_;  // oldest first
+  std::unordered_map<RequestId, std::list<std::pair<RequestId, KeptBlocks>>::iterator> kept_by_id_;
+  std::size_t num_kept_blocks_ = 0;
   bool in_flight_ = false;
   bool closed_ = false;
   Blocked blocked_;

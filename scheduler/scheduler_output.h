@@ -66,13 +66,37 @@ struct CopyBlock {
   std::uint32_t num_tokens = 0;
 };
 
+// Of a request's prompt, blocks that another engine computed and whose contents are to be written here. Until
+// Scheduler::OnReceived the blocks are the request's own and nobody else finds them.
+struct Reception {
+  // Of a group: consecutive blocks, the first of which is number `first` of the request.
+  struct Part {
+    std::uint32_t first = 0;
+    std::vector<BlockId> blocks;
+  };
+
+  RequestId request = 0;
+  std::uint32_t num_tokens = 0;  // of the prompt, that are here when the reception ends
+  std::vector<Part> parts;       // by group; none: everything was here already, and OnReceived is not called
+};
+
+// Blocks of a finished request that stay held. By group: the block of each position, null where the group does not need
+// it to continue behind num_tokens.
+struct KeptBlocks {
+  std::uint32_t num_tokens = 0;  // leading tokens of the prompt; 0: nothing is kept
+  std::vector<std::vector<BlockId>> block_tables;
+
+  friend bool operator==(const KeptBlocks&, const KeptBlocks&) = default;
+};
+
 struct SchedulerOutput {
   std::vector<ScheduledRequest> requests;  // in scheduling order
   std::uint64_t num_scheduled_tokens = 0;  // over all requests
   std::vector<LoadBlock> loads = {};
   std::vector<StoreBlock> stores = {};
-  bool finish_stores = false;  // nothing else is to be done: every store is executed in this step
   std::vector<CopyBlock> copies = {};
+  std::vector<Reception> receptions = {};  // that began; also when there is nothing to compute
+  bool finish_stores = false;              // nothing else is to be done: every store is executed in this step
 
   bool empty() const noexcept { return requests.empty(); }
 };

@@ -102,7 +102,6 @@ constexpr RefusedField kRefused[] = {
     {"add_generation_prompt", Applies::kChat, "[true]"},
     {"continue_final_message", Applies::kChat, "[false]"},
     {"chat_template", Applies::kChat, "[]"},
-    {"kv_transfer_params", Applies::kBoth, "[]"},
     {"ec_transfer_params", Applies::kBoth, "[]"},
 };
 
@@ -323,6 +322,19 @@ void ReadLengths(FieldReader* fields, CompletionRequest* request) {
   }
 }
 
+// An answer has room for the parameters of one request of the engine.
+void ReadTransfer(FieldReader* fields, CompletionRequest* request) {
+  const std::string field = "kv_transfer_params";
+  request->kv_transfer = ReadKVTransferParams(fields);
+  if (!request->kv_transfer) return;
+  if (request->prompts.size() * request->n != 1) {
+    fields->Refuse(field, *fields->Given(field), "it only with one prompt and n 1");
+  }
+  if (request->kv_transfer->do_remote_decode && request->stream) {
+    fields->Refuse("stream", true, "false, as kv_transfer_params.do_remote_decode is true");
+  }
+}
+
 }  // namespace
 
 ApiResult<CompletionRequest> ParseCompletionRequest(CompletionKind kind, const Json& body) {
@@ -345,6 +357,7 @@ ApiResult<CompletionRequest> ParseCompletionRequest(CompletionKind kind, const J
   ReadCacheSalt(&fields, &request);
   CheckSession(&fields);
   request.extra_args = ReadExtraArgs(&fields);
+  ReadTransfer(&fields, &request);
   CheckIgnored(&fields);
   CheckLogitBias(&fields);
   CheckRefused(kind, &fields);

@@ -12,6 +12,7 @@
 
 #include "engine/http/api_error.h"
 #include "engine/http/chat_prompt.h"
+#include "engine/http/kv_transfer_params.h"
 #include "kv_events/events.h"
 #include "kv_events/hash/extra_keys.h"
 #include "scheduler/request.h"
@@ -47,8 +48,9 @@ struct CompletionRequest {
   bool include_usage = false;  // only with stream
   bool echo = false;           // the text begins with the prompt
   std::vector<std::string> stop;
-  std::string cache_salt;           // empty: none
-  scheduler::ExtraArgs extra_args;  // vllm_xargs; a list is carried as its JSON text
+  std::string cache_salt;                       // empty: none
+  scheduler::ExtraArgs extra_args;              // vllm_xargs; a list is carried as its JSON text
+  std::optional<KVTransferParams> kv_transfer;  // with one prompt and one choice only
 };
 
 // Reads what ParseBody returned. A field that is null counts as not given, and unknown ones are ignored. What only

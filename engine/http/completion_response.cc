@@ -58,7 +58,8 @@ std::string ResponseId(CompletionKind kind, std::string_view unique) {
   return std::string(kind == CompletionKind::kChat ? "chatcmpl-" : "cmpl-").append(unique);
 }
 
-std::string CompletionResponse(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage) {
+std::string CompletionResponse(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage,
+                               const std::optional<KVTransferParams>& kv_transfer) {
   Json response = Head(head, "chat.completion");
   response["choices"] = Json::array();
   for (const Choice& choice : choices) {
@@ -69,6 +70,7 @@ std::string CompletionResponse(const ResponseHead& head, std::span<const Choice>
                                       : ChoiceJson(choice.index, "text", choice.text, choice.end));
   }
   response["usage"] = UsageJson(usage);
+  if (kv_transfer) response["kv_transfer_params"] = ToJson(*kv_transfer);
   return Dump(response);
 }
 

@@ -9,6 +9,7 @@
 
 #include "engine/http/api_error.h"
 #include "engine/http/completion_request.h"
+#include "engine/http/kv_transfer_params.h"
 #include "kv_events/events.h"
 
 namespace kvwire::engine {
@@ -44,8 +45,9 @@ struct Usage {
 // "cmpl-" or "chatcmpl-" and `unique`.
 std::string ResponseId(CompletionKind kind, std::string_view unique);
 
-// The body of a response that is not streamed.
-std::string CompletionResponse(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage);
+// The body of a response that is not streamed; with kv_transfer_params if there are any.
+std::string CompletionResponse(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage,
+                               const std::optional<KVTransferParams>& kv_transfer = std::nullopt);
 
 // The events of a stream, each complete with its empty line. A stream is: of a chat, StreamStart for each choice;
 // StreamChunk any number of times, the last of a choice with its end; StreamUsage if include_usage was asked for;

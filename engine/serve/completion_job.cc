@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "engine/serve/kv_transfer.h"
+#include "kv_events/escape_text.h"
+
 namespace kvwire::engine {
 
 namespace {
@@ -30,6 +33,45 @@ std::optional<ApiError> TooManyChoices(const Instance& instance, const Completio
       fmt::format("{} prompts with n {} are {} choices; --max-queued-requests is {} for each of {} ranks, "
                   "expected at most {} choices",
                   request.prompts.size(), request.n, choices, places, ranks, places * ranks));
+}
+
+// Of the prompt's leading tokens, those whose blocks the source names in every group.
+std::uint32_t ReceivableTokens(const KVTransferParams& source, std::span<const scheduler::KVCacheGroup> groups,
+                               std::uint32_t block_size) {
+  std::size_t tokens = SIZE_MAX;
+  for (std::size_t group = 0; group < source.remote_block_ids.size(); ++group) {
+    const std::uint32_t size = groups.empty() ? block_size : groups[group].block_size;
+    tokens = std::min(tokens, source.remote_block_ids[group].size() * size);
+  }
+  return static_cast<std::uint32_t>(std::min<std::size_t>(tokens, kMaxOutputTokens));
+}
+
+ApiError RefuseTransfer(const std::string& name, std::string_view value, std::string_view expected) {
+  return BadRequest("kv_transfer_params",
+                    fmt::format("kv_transfer_params.{} is {}, expected {}", name, value, expected));
+}
+
+// Whether this engine takes part in the transfer that a request asks for.
+std::optional<ApiError> CheckTransfer(const InstanceConfig& instance, const KVTransferParams& asked) {
+  if (!instance.kv_transfer) {
+    return BadRequest("kv_transfer_params",
+                      "kv_transfer_params is given, expected null, as this engine runs without --kv-transfer-config");
+  }
+  const KVTransferConfig& config = *instance.kv_transfer;
+  const std::string role = fmt::format("false, as --kv-transfer-config has kv_role \"{}\"", ToString(config.role));
+  if (asked.do_remote_decode && config.role == KVRole::kConsumer)
+    return RefuseTransfer("do_remote_decode", "true", role);
+  if (!asked.do_remote_prefill) return std::nullopt;
+  if (config.role == KVRole::kProducer) return RefuseTransfer("do_remote_prefill", "true", role);
+  const std::size_t groups = std::max<std::size_t>(1, instance.scheduler.groups.size());
+  if (asked.remote_block_ids.size() != groups) {
+    return RefuseTransfer("remote_block_ids", fmt::format("{} lists", asked.remote_block_ids.size()),
+                          fmt::format("{}, one for each KV-cache group", groups));
+  }
+  if (config.Allows(asked.remote_host, asked.remote_port)) return std::nullopt;
+  return RefuseTransfer("remote_host",
+                        fmt::format("\"{}\" with port {}", ShortText(asked.remote_host), asked.remote_port),
+                        config.AllowedText());
 }
 
 }  // namespace
@@ -95,6 +137,13 @@ ApiResult<std::vector<scheduler::NewRequest>> CompletionJob::Prepare(const Compl
     next.max_tokens = *max_tokens;
     next.cache_salt = request.cache_salt;
     next.extra_args = request.extra_args;
+    if (request.kv_transfer) {
+      const scheduler::SchedulerConfig& config = host_.instance->config().scheduler;
+      next.keep_blocks = request.kv_transfer->do_remote_decode;
+      if (request.kv_transfer->do_remote_prefill) {
+        next.num_receivable_tokens = ReceivableTokens(*request.kv_transfer, config.groups, config.block_size);
+      }
+    }
     usage_.prompt_tokens += next.prompt.size();
     prepared.push_back(std::move(next));
   }
@@ -104,6 +153,11 @@ ApiResult<std::vector<scheduler::NewRequest>> CompletionJob::Prepare(const Compl
 ApiResult<std::unique_ptr<CompletionJob>> CompletionJob::Start(const Host& host, const CompletionRequest& request,
                                                                std::optional<std::uint32_t> rank) {
   if (auto too_many = TooManyChoices(*host.instance, request, rank)) return tl::unexpected(*std::move(too_many));
+  if (request.kv_transfer) {
+    if (auto refused = CheckTransfer(host.instance->config(), *request.kv_transfer)) {
+      return tl::unexpected(*std::move(refused));
+    }
+  }
   const std::size_t num_choices = request.prompts.size() * request.n;
   std::unique_ptr<CompletionJob> job(new CompletionJob(host));
   std::vector<std::string> before;
@@ -116,10 +170,13 @@ ApiResult<std::unique_ptr<CompletionJob>> CompletionJob::Start(const Host& host,
     return tl::unexpected(prepared.error());
   }
   job->can_stop_ = !request.stop.empty();
+  job->holds_ = request.kv_transfer && request.kv_transfer->do_remote_decode;
+  const auto source =
+      request.kv_transfer && request.kv_transfer->do_remote_prefill ? request.kv_transfer : std::nullopt;
   job->choices_.reserve(num_choices);
   for (std::size_t i = 0; i < prepared->size(); ++i) {
     for (std::uint32_t choice = 0; choice < request.n; ++choice) {
-      auto admission = host.instance->Submit((*prepared)[i], rank);
+      auto admission = host.instance->Submit((*prepared)[i], rank, source);
       if (!admission) {
         const auto [reason, refusing] = admission.error();
         host.counters->CountRefused(
@@ -148,6 +205,20 @@ void CompletionJob::TakeBack() {
   for (const Running& running : choices_) host_.instance->Abort(running.admission);
   choices_.clear();
   unfinished_ = 0;
+}
+
+KVTransferParams CompletionJob::HeldAs(const Admission& admission, const scheduler::KeptBlocks& kept) const {
+  const InstanceConfig& config = host_.instance->config();
+  KVTransferParams params;
+  params.do_remote_prefill = true;
+  params.remote_block_ids = kept.block_tables;
+  // A prompt without a full block.
+  params.remote_block_ids.resize(std::max<std::size_t>(1, config.scheduler.groups.size()));
+  params.remote_engine_id = config.kv_transfer->engine_id;
+  params.remote_request_id = ToString(HeldRequest{admission.rank, admission.id});
+  params.remote_host = config.kv_transfer->host;
+  params.remote_port = config.kv_transfer->port;
+  return params;
 }
 
 void CompletionJob::End(Running* running, FinishedCount how) {
@@ -199,6 +270,7 @@ ApiResult<std::optional<Choice>> CompletionJob::Advance(std::uint32_t index, std
     End(&running, FinishedCount::kError);
     return tl::unexpected(InternalError("the model gave no token for the request"));
   }
+  if (chunk.finished && holds_) held_ = HeldAs(running.admission, chunk.finished->kept);
   if (chunk.cached_tokens && running.counts_cache) usage_.cached_tokens += *chunk.cached_tokens;
   Choice choice;
   choice.index = index;

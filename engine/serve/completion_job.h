@@ -40,9 +40,9 @@ class CompletionJob {
   };
 
   // Tokenizes, checks lengths and queues every choice, or none.
-  // Errors: 400 for prompts that are too long, more choices than the queues have places, and what the tokenizer
-  // refuses; 429 when a queue is full; 503 when the engine is stopping or the tokenizer does not answer. 429 and 503
-  // are counted.
+  // Errors: 400 for a transfer of blocks that the instance's configuration does not allow, for prompts that are too
+  // long, more choices than the queues have places, and what the tokenizer refuses; 429 when a queue is full; 503 when
+  // the engine is stopping or the tokenizer does not answer. 429 and 503 are counted.
   static ApiResult<std::unique_ptr<CompletionJob>> Start(const Host& host, const CompletionRequest& request,
                                                          std::optional<std::uint32_t> rank);
   ~CompletionJob();
@@ -58,6 +58,8 @@ class CompletionJob {
 
   // Complete once it is done.
   Usage usage() const noexcept { return usage_; }
+  // Where another engine finds the prompt's blocks, if it was asked for and they are held.
+  const std::optional<KVTransferParams>& held() const noexcept { return held_; }
   std::uint32_t num_choices() const noexcept { return static_cast<std::uint32_t>(choices_.size()); }
 
  private:
@@ -78,6 +80,7 @@ class CompletionJob {
   ApiResult<std::uint32_t> MaxTokens(const CompletionRequest& request, std::size_t num_prompt_tokens) const;
   // Nothing when the choice has no news.
   ApiResult<std::optional<Choice>> Advance(std::uint32_t index, std::chrono::milliseconds timeout);
+  KVTransferParams HeldAs(const Admission& admission, const scheduler::KeptBlocks& kept) const;
   void End(Running* running, FinishedCount how);
   void TakeBack();
   void CountStopped();
@@ -87,6 +90,8 @@ class CompletionJob {
   std::vector<Running> choices_;
   std::size_t unfinished_ = 0;
   Usage usage_;
+  bool holds_ = false;  // what it finishes with
+  std::optional<KVTransferParams> held_;
 };
 
 }  // namespace kvwire::engine

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/serve/kv_transfer.h"
 #include "engine/serve/rank.h"
 
 namespace kvwire::engine {
@@ -35,6 +36,13 @@ Result<std::unique_ptr<Instance>> Instance::Create(InstanceConfig config, Egress
   Result<BlockHasher> hasher = BlockHasher::Create(config.hash_algorithm, config.hash_seed);
   if (!hasher) return tl::unexpected<Error>(std::move(hasher).error());
   std::unique_ptr<Instance> instance(new Instance(std::move(config), *std::move(hasher)));
+  if (instance->config_.kv_transfer) {
+    const auto call = [self = instance.get()](std::uint32_t rank, const std::function<void(RankLife&)>& function) {
+      const std::shared_ptr<RankLife> life = self->ranks_[rank]->life();
+      return life->Call([&](EngineCore&) { function(*life); });
+    };
+    instance->transfer_ = std::make_unique<KVTransfer>(*instance->config_.kv_transfer, call, instance->config_.log);
+  }
   for (std::uint32_t rank = 0; rank < instance->config_.data_parallel_size; ++rank) {
     if (instance->config_.give_up && instance->config_.give_up()) {
       return MakeError(ErrorCode::kUnavailable, fmt::format("given up before data-parallel rank {} was made", rank));
@@ -42,8 +50,8 @@ Result<std::unique_ptr<Instance>> Instance::Create(InstanceConfig config, Egress
     const auto ask_restart = [self = instance.get(), rank](std::uint64_t life, const RestartOptions& options) {
       self->Enqueue({self->ranks_[rank].get(), life, options});
     };
-    instance->ranks_.push_back(std::make_unique<Rank>(
-        RankSurroundings{&instance->config_, &instance->hasher_, egress, context, rank, ask_restart}));
+    instance->ranks_.push_back(std::make_unique<Rank>(RankSurroundings{
+        &instance->config_, &instance->hasher_, egress, context, rank, ask_restart, instance->transfer_.get()}));
     const Status prepared = instance->ranks_.back()->Prepare();
     if (!prepared) return tl::unexpected<Error>(prepared.error());
   }
@@ -66,7 +74,8 @@ std::uint32_t Instance::ChooseRank() {
   return *chosen;
 }
 
-tl::expected<Admission, Rejection> Instance::Submit(scheduler::NewRequest request, std::optional<std::uint32_t> rank) {
+tl::expected<Admission, Rejection> Instance::Submit(scheduler::NewRequest request, std::optional<std::uint32_t> rank,
+                                                    std::optional<KVTransferParams> source) {
   if (closed_.load(std::memory_order_relaxed)) {
     return tl::unexpected(Rejection{SubmitResult::kStopped, rank ? *rank : ChooseRank()});
   }
@@ -78,13 +87,22 @@ tl::expected<Admission, Rejection> Instance::Submit(scheduler::NewRequest reques
   Admission admission;
   admission.rank = rank ? *rank : ChooseRank();
   admission.id = request.id;
-  auto stream = ranks_[admission.rank]->life()->Submit(std::move(request));
+  auto stream = ranks_[admission.rank]->life()->Submit(std::move(request), std::move(source));
   if (!stream) return tl::unexpected(Rejection{stream.error(), admission.rank});
   admission.output = *std::move(stream);
   return admission;
 }
 
 void Instance::Abort(const Admission& admission) { ranks_[admission.rank]->life()->Abort(admission.id); }
+
+ApiResult<std::vector<std::uint64_t>> Instance::TakeKept(std::uint32_t rank, RequestId id,
+                                                         const std::vector<std::vector<scheduler::BlockId>>& blocks) {
+  const std::shared_ptr<RankLife> life = ranks_[rank]->life();
+  ApiResult<std::vector<std::uint64_t>> words;
+  const bool ran = life->Call([&](EngineCore&) { words = life->TakeKept(id, blocks); });
+  if (!ran) return tl::unexpected(Unavailable(NotRunning(rank).value().message));
+  return words;
+}
 
 bool Instance::Call(std::uint32_t rank, const std::function<void(EngineCore&)>& call) {
   return ranks_[rank]->life()->Call(call);
@@ -224,6 +242,8 @@ void Instance::RestartLoop() {
 void Instance::Shutdown(std::chrono::milliseconds deadline) {
   Close();
   StopRestarter();
+  // Before the step threads, which its calls need.
+  if (transfer_) transfer_->Stop();
   for (const auto& rank : ranks_) rank->Stop(deadline);
 }
 

@@ -19,6 +19,8 @@
 #include "engine/engine_thread.h"
 #include "engine/faults/fault_plan.h"
 #include "engine/faults/fault_script.h"
+#include "engine/http/api_error.h"
+#include "engine/http/kv_transfer_params.h"
 #include "engine/serve/egress_thread.h"
 #include "engine/serve/instance_config.h"
 #include "engine/serve/output_stream.h"
@@ -28,6 +30,7 @@
 
 namespace kvwire::engine {
 
+class KVTransfer;
 class Rank;
 
 // A request on its way: its rank, its number there, and where its tokens come out.
@@ -63,8 +66,16 @@ class Instance {
   Instance& operator=(const Instance&) = delete;
 
   // Hashes the prompt on this thread and queues the request; request.id is chosen here. Without a rank the one with the
-  // fewest requests takes it. REQUIRES: rank < num_ranks().
-  tl::expected<Admission, Rejection> Submit(scheduler::NewRequest request, std::optional<std::uint32_t> rank);
+  // fewest requests takes it. `source`: who holds the blocks that it receives. REQUIRES: rank < num_ranks(); a source
+  // only if the configuration has kv_transfer.
+  tl::expected<Admission, Rejection> Submit(scheduler::NewRequest request, std::optional<std::uint32_t> rank,
+                                            std::optional<KVTransferParams> source = std::nullopt);
+
+  // The words of blocks that a finished request holds for other engines, by group in the order given; then it holds
+  // them no more. Errors: 404 when it holds nothing, or no longer; 400 for a block that is not among them, and then it
+  // goes on holding; 503 when the rank is stopped.
+  ApiResult<std::vector<std::uint64_t>> TakeKept(std::uint32_t rank, scheduler::RequestId id,
+                                                 const std::vector<std::vector<scheduler::BlockId>>& blocks);
 
   // Nobody waits for the output any more.
   void Abort(const Admission& admission);
@@ -143,6 +154,7 @@ class Instance {
   const InstanceConfig config_;
   const BlockHasher hasher_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::unique_ptr<KVTransfer> transfer_;  // if the configuration has one
   std::atomic<std::uint64_t> next_id_{1};
   std::atomic<std::uint32_t> next_rank_{0};  // where the search for the least loaded begins
   std::atomic<bool> closed_{false};

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "engine/serve/kv_transfer_config.h"
 #include "engine/simulated_runner.h"
 #include "kv_events/batch.h"
 #include "kv_events/config.h"
@@ -24,7 +25,8 @@ struct InstanceConfig {
   HashSeed hash_seed;  // under HashSeed::Random() all ranks and their lives have one root
   KVEventsConfig events;
   std::uint32_t data_parallel_size = 1;
-  std::size_t max_requests = 1024;  // per rank, queued or unfinished
+  std::size_t max_requests = 1024;              // per rank, queued or unfinished
+  std::optional<KVTransferConfig> kv_transfer;  // none: blocks are neither held for others nor fetched
   LogSink log;
   // Asked before each rank is made; true: give up. May be empty.
   std::function<bool()> give_up;

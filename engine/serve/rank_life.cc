@@ -41,6 +41,7 @@ Status RankLife::Prepare(const std::optional<PublisherSuccession>& succession) {
   runner_options.Fit(config.scheduler);
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
+  memory_ = runner->get();
   PublisherOptions publisher_options;
   publisher_options.data_parallel_rank = around_.index;
   publisher_options.dp_size = config.data_parallel_size;
@@ -74,8 +75,10 @@ Status RankLife::Prepare(const std::optional<PublisherSuccession>& succession) {
                                std::uint64_t number, const KVEventBatch& batch) { observe(rank, number, batch); };
   }
   met_ = engine.first_batch;
-  auto watched = std::make_unique<WatchedRunner>(*std::move(runner),
-                                                 [this](const scheduler::SchedulerOutput& step) { NoteHits(step); });
+  auto watched = std::make_unique<WatchedRunner>(*std::move(runner), [this](const scheduler::SchedulerOutput& step) {
+    NoteHits(step);
+    BeginReceptions(step);
+  });
   auto core = EngineCore::Create(std::move(engine), *around_.hasher, std::move(watched), publisher_.get());
   if (!core) return tl::unexpected<Error>(std::move(core).error());
   core_ = *std::move(core);
@@ -92,17 +95,20 @@ void RankLife::Start(SleepState state) {
   thread_ = std::make_unique<EngineThread>(std::move(core_), options);
 }
 
-tl::expected<std::shared_ptr<OutputStream>, SubmitResult> RankLife::Submit(scheduler::NewRequest request) {
+tl::expected<std::shared_ptr<OutputStream>, SubmitResult> RankLife::Submit(scheduler::NewRequest request,
+                                                                           std::optional<KVTransferParams> source) {
   auto stream = std::make_shared<OutputStream>();
   const RequestId id = request.id;
   {
     // Before its first token can come.
     const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.emplace(id, Waiting{stream, std::nullopt, false});
+    waiting_.emplace(id, Waiting{stream, std::nullopt, false, std::move(source)});
   }
   const SubmitResult result = thread_->Add(std::move(request));
   if (result == SubmitResult::kAccepted) return stream;
-  Take(id);
+  // Who comes again still finds what is held for him.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.erase(id);
   return tl::unexpected(result);
 }
 
@@ -179,7 +185,9 @@ void RankLife::Deliver(EngineCore::StepResult step) {
   }
   for (scheduler::FinishedRequest& finished : step.finished) {
     const RequestId id = finished.id;
-    if (auto stream = Take(id)) deliveries.push_back({std::move(stream), {{}, std::move(finished), {}}});
+    auto stream = Take(id);
+    HoldFor(finished, stream != nullptr);
+    if (stream) deliveries.push_back({std::move(stream), {{}, std::move(finished), {}}});
   }
   if (deliveries.empty()) return;
   EgressThread* const egress = around_.egress;
@@ -274,6 +282,8 @@ std::shared_ptr<OutputStream> RankLife::Take(RequestId id) {
   const auto found = waiting_.find(id);
   if (found == waiting_.end()) return nullptr;
   auto stream = std::move(found->second.stream);
+  // Nobody will fetch what is held for it.
+  if (found->second.source) around_.transfer->Release(*std::move(found->second.source));
   waiting_.erase(found);
   return stream;
 }

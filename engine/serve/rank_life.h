@@ -12,12 +12,17 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/engine_thread.h"
 #include "engine/faults/fault_plan.h"
+#include "engine/http/api_error.h"
+#include "engine/http/kv_transfer_params.h"
 #include "engine/serve/egress_thread.h"
 #include "engine/serve/instance_config.h"
+#include "engine/serve/kv_transfer.h"
 #include "engine/serve/output_stream.h"
+#include "engine/simulated_runner.h"
 #include "kv_events/event_publisher.h"
 #include "kv_events/publish/factory.h"
 #include "kv_events/transport/zmq_context.h"
@@ -33,6 +38,7 @@ struct RankSurroundings {
   std::uint32_t index = 0;
   // A script wants the life with this number to be replaced. Called on its step thread; must not block.
   std::function<void(std::uint64_t life, const RestartOptions& options)> ask_restart;
+  KVTransfer* transfer = nullptr;  // null: blocks are neither held for others nor fetched
 };
 
 // The faults of a rank and how often they happened, through all its lives. Threads: as FaultPlan and FaultCounters.
@@ -62,7 +68,8 @@ class RankLife final : public EngineListener {
   // From the beginning asleep, or not.
   void Start(SleepState state);
 
-  tl::expected<std::shared_ptr<OutputStream>, SubmitResult> Submit(scheduler::NewRequest request);
+  tl::expected<std::shared_ptr<OutputStream>, SubmitResult> Submit(
+      scheduler::NewRequest request, std::optional<KVTransferParams> source = std::nullopt);
   void Abort(scheduler::RequestId id);
   bool Call(const std::function<void(EngineCore&)>& call);
   bool Sleep();
@@ -73,6 +80,18 @@ class RankLife final : public EngineListener {
   std::size_t Evict(const BlockHash& name, std::optional<std::uint32_t> group);
   std::optional<scheduler::RequestId> Preempt();
   bool Reset();
+
+  // On the step thread: blocks that go from engine to engine.
+  //
+  // How many words a reception has room for.
+  std::size_t WordsOf(const scheduler::Reception& reception) const;
+  // Writes the words, one block after the other, by group, and announces them; null: the reception failed. Nothing if
+  // the request receives no longer. REQUIRES: as many words as WordsOf() says.
+  void EndReception(const scheduler::Reception& reception, const std::vector<std::uint64_t>* words);
+  // See Instance::TakeKept.
+  ApiResult<std::vector<std::uint64_t>> TakeKept(scheduler::RequestId id,
+                                                 const std::vector<std::vector<scheduler::BlockId>>& blocks);
+  bool ReleaseKept(scheduler::RequestId id) { return engine_->ReleaseKept(id); }
 
   void OnStep(EngineCore::StepResult&& step) override;
   void OnRefused(scheduler::RequestId id, const Error& error) override;
@@ -96,9 +115,13 @@ class RankLife final : public EngineListener {
     std::shared_ptr<OutputStream> stream;
     std::optional<std::uint32_t> cached_tokens;  // once it was admitted
     bool has_token = false;
+    std::optional<KVTransferParams> source;  // until its reception begins
   };
 
   void NoteHits(const scheduler::SchedulerOutput& step);
+  void BeginReceptions(const scheduler::SchedulerOutput& step);
+  void HoldFor(const scheduler::FinishedRequest& finished, bool is_awaited);
+  std::uint32_t BlockSize(std::size_t group) const { return engine_->scheduler().config().groups[group].block_size; }
   void Deliver(EngineCore::StepResult step);
   void MeetFaults();
   void Meet(const Fault& fault);
@@ -110,7 +133,8 @@ class RankLife final : public EngineListener {
   RankFaults* const faults_;
   const std::uint64_t number_;
   std::unique_ptr<EventPublisher> publisher_;
-  std::unique_ptr<EngineCore> core_;  // until Start
+  std::unique_ptr<EngineCore> core_;   // until Start
+  SimulatedRunner* memory_ = nullptr;  // the step thread's; owned by the core
   std::unique_ptr<EngineThread> thread_;
   std::atomic<bool> asleep_{false};
 

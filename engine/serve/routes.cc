@@ -14,6 +14,7 @@
 #include "engine/http/request_body.h"
 #include "engine/http/tokenize_request.h"
 #include "engine/serve/completion_job.h"
+#include "engine/serve/kv_transfer_routes.h"
 #include "engine/serve/server_metrics.h"
 #include "engine/serve/unique_text.h"
 #include "kv_events/clock.h"
@@ -146,6 +147,7 @@ void Routes::Install(HttpServer* server) {
   Add(server, "POST", "/wake_up", &Routes::WakeUp);
   Add(server, "GET", "/is_sleeping", &Routes::IsSleeping);
   Add(server, "GET", "/metrics", &Routes::Metrics);
+  if (instance_->config().kv_transfer) InstallKVTransferRoutes(server, instance_);
 }
 
 void Routes::Add(HttpServer* server, const char* method, const char* path, Answer answer) {
@@ -350,7 +352,7 @@ HttpResponse Routes::Complete(CompletionKind kind, const HttpRequest& request) {
     // Its destructor aborts.
     if (request.abandoned()) return ErrorResponse(Unavailable("nobody waits for the answer"));
   }
-  return BodyResponse(CompletionResponse(head, choices, job->usage()));
+  return BodyResponse(CompletionResponse(head, choices, job->usage(), job->held()));
 }
 
 }  // namespace kvwire::engine

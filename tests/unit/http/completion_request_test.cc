@@ -428,7 +428,6 @@ TEST_CASE("what would change the answer and is not offered is refused by name") 
       {"response_format", {R"({"type": "text"})"}, R"({"type":"json_schema"})", R"(null or {"type":"text"})"},
       {"response_format", {}, R"({"type":"json_object"})", R"(null or {"type":"text"})"},
       {"prompt_embeds", {}, "\"AA==\"", "null"},
-      {"kv_transfer_params", {}, R"({"do_remote_decode":true})", "null"},
       {"ec_transfer_params", {}, "{}", "null"},
       {"guided_json", {}, "{}", "null"},
       {"use_beam_search", {"false"}, "true", "null or false"},
