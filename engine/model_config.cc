@@ -5,8 +5,11 @@
 #include <array>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -81,22 +84,37 @@ Result<KVCacheGroup> ReadGroup(const Json& object, const std::string& where) {
   group.block_size = **block_size;
   const auto window = ReadTokens(object, "sliding_window", where + ".sliding_window");
   if (!window) return tl::unexpected<Error>(window.error());
+  if (group.kind == KVCacheKind::kSlidingWindow && !*window) {
+    return Refuse(where + ".sliding_window", "missing", fmt::format("2 to {} tokens", kMaxTokens));
+  }
   group.sliding_window = window->value_or(0);
   return group;
 }
 
 Result<Json> ParseText(std::string_view text) {
   bool too_deep = false;
-  const Json::parser_callback_t watch = [&too_deep](int depth, Json::parse_event_t, Json&) {
+  std::optional<std::string> twice;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;
+    if (too_deep || twice) return false;
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
+      twice = parsed.get<std::string>();
+    }
+    return true;
   };
   try {
     Json parsed = Json::parse(text, watch);
-    if (!too_deep) return parsed;
+    if (!too_deep && !twice) return parsed;
   } catch (const Json::parse_error& error) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("not JSON at byte {}; allowed: one object with \"groups\"", error.byte));
+  }
+  if (twice) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("the key \"{}\" is there twice in one object; allowed: once", ShortText(*twice)));
   }
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("more than {} objects and lists inside each other", kMaxDepth));

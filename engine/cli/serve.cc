@@ -92,8 +92,12 @@ Status Server::Start(const ServeSettings& settings, EgressThread* egress, const 
   routes_ = std::make_unique<Routes>(settings.routes, instance_.get(), tokenizer);
   routes_->Install(http_.get());
   if (settings.dev) {
-    dev_routes_ = std::make_unique<DevRoutes>(instance_.get(), &event_logs_, tokenizer);
+    std::vector<std::string> adapters;
+    for (const LoraModule& module : settings.routes.lora_modules) adapters.push_back(module.name);
+    dev_routes_ = std::make_unique<DevRoutes>(instance_.get(), &event_logs_, tokenizer, std::move(adapters));
     dev_routes_->Install(http_.get());
+  } else {
+    for (const char* const prefix : {"/dev/", "/kv/"}) http_->ExplainMissing(prefix, "without --dev");
   }
   return http_->Start();
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "engine/cli/hash_warning.h"
 #include "engine/cli/number_options.h"
 #include "engine/cli/serve_lora.h"
+#include "engine/http/utf8_text.h"
 #include "engine/serve/fault_effect.h"
 #include "kv_events/escape_text.h"
 
@@ -231,6 +233,15 @@ constexpr ShortFlag kShortFlags[] = {{"-O", "--optimization-level"},
                                      {"-sc", "--speculative-config"},
                                      {"-tp", "--tensor-parallel-size"}};
 
+// Names go into answers and metrics, which are UTF-8.
+Status CheckUtf8(std::string_view flag, std::span<const std::string> values) {
+  for (const std::string& value : values) {
+    if (WellFormedUtf8(value) == value.size()) continue;
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("{}: \"{}\"; allowed: UTF-8", flag, ShortText(value)));
+  }
+  return {};
+}
+
 // Where the name of a flag ends: before a key or a value.
 std::size_t NameEnd(const std::string& argument) { return std::min(argument.find_first_of(".="), argument.size()); }
 
@@ -428,6 +439,12 @@ Status ServeOptions::ApplyHttp(ServeSettings* settings) const {
   }
   const std::string model = !model_tag_.empty() ? model_tag_ : !model_.empty() ? model_ : std::string(kDefaultModel);
   settings->routes.models = served_names_.empty() ? std::vector<std::string>{model} : served_names_;
+  for (const auto& [flag, names] : {std::pair("MODEL", std::span(&model_tag_, 1)),
+                                    {"--model", std::span(&model_, 1)},
+                                    {"--served-model-name", std::span(served_names_)},
+                                    {"--lora-modules", std::span(lora_modules_)}}) {
+    if (const Status text = CheckUtf8(flag, names); !text) return text;
+  }
   if (std::ranges::find(settings->routes.models, "") != settings->routes.models.end()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "--served-model-name: a name is empty; allowed: names of at least one character");

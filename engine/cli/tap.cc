@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,7 +49,7 @@ struct TapOptions {
   SequenceNumber first_seq = 0;
   std::string removals = "per_copy";
   std::string against;
-  std::uint32_t against_rank = 0;
+  std::optional<std::uint32_t> against_rank;
   TapOutput output;
 };
 
@@ -68,7 +69,10 @@ void AddOptions(CLI::App& command, TapOptions& options) {
   command.add_option("--against", options.against,
                      "URL of the engine itself (kvwire serve --dev): compare what it holds with what the stream says, "
                      "at the same numbers; implies --check");
-  AddCount(command, "--against-rank", &options.against_rank, {}, "Data-parallel rank of this stream at that engine");
+  AddCountFunction(
+      command, "--against-rank", 0, {0, std::numeric_limits<std::uint32_t>::max()},
+      [&options](std::uint64_t rank) { options.against_rank = static_cast<std::uint32_t>(rank); },
+      "Data-parallel rank of this stream at that engine");
   AddCount(command, "--first-seq", &options.first_seq, {0, kEndOfReplay - 1}, "Number of a publisher's first message");
   AddSeconds(command, "--until-idle", &options.until_idle,
              "End when nothing came for so many seconds after the first message, and the publisher confirms that this "
@@ -154,6 +158,11 @@ ReplayLinkFactory ReplayLinks(std::shared_ptr<ZmqContext> context, const Endpoin
 
 Result<Tap> Open(const TapOptions& options) {
   if (const Status files = CheckFiles(options.output); !files) return tl::unexpected<Error>(files.error());
+  if (options.against.empty() && options.against_rank) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("--against-rank: \"{}\": there is no engine to ask; allowed: only with --against URL",
+                                 *options.against_rank));
+  }
   const Result<Addresses> addresses = ParseAddresses(options);
   if (!addresses) return tl::unexpected<Error>(addresses.error());
   const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
@@ -165,7 +174,7 @@ Result<Tap> Open(const TapOptions& options) {
   if (!sink) return tl::unexpected<Error>(sink.error());
   tap.sink = *std::move(sink);
   if (!options.against.empty()) {
-    auto client = TruthClient::Create(options.against, options.against_rank);
+    auto client = TruthClient::Create(options.against, options.against_rank.value_or(0));
     if (!client) return tl::unexpected<Error>(client.error());
     tap.sink->CompareWith(*std::move(client));
   }

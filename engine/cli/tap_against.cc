@@ -211,7 +211,8 @@ TruthClient::Answer TruthClient::Fetch(Detail detail) {
 AgainstEngine::AgainstEngine(std::unique_ptr<TruthClient> client, const HeldBlocks* held)
     : client_(std::move(client)), held_(held) {}
 
-void AgainstEngine::OnApplied(SequenceNumber number) {
+void AgainstEngine::OnApplied(SequenceNumber number, std::optional<std::int64_t> rank) {
+  if (rank) rank_ = rank;
   remembered_.push_back({number, held_->digest().ToString()});
   if (remembered_.size() > kRemembered) remembered_.pop_front();
 }
@@ -323,6 +324,7 @@ void AgainstEngine::Suspect(const EngineTruth& truth, const Remembered& ours) {
   ++suspicion_.comparisons;
   Disagreement disagreement{ours.number, fmt::format("after message {} the engine holds {}, the stream says {}",
                                                      ours.number, EscapeText(truth.digest), ours.digest)};
+  if (const std::string ranks = WhyRanksDiffer(); !ranks.empty()) disagreement.what += "; " + ranks;
   // Our own set is only known as of now.
   if (truth.blocks && ours.number == remembered_.back().number) {
     wants_blocks_ = false;
@@ -359,6 +361,12 @@ std::string AgainstEngine::WhyUnfinished() const {
   }
   if (pending_) return fmt::format("the engine speaks of a message that did not come: {}", kMissing);
   return fmt::format("the engine did not answer in time: {}", kMissing);
+}
+
+std::string AgainstEngine::WhyRanksDiffer() const {
+  if (!rank_ || *rank_ == client_->rank()) return {};
+  return fmt::format("the stream is of data-parallel rank {}, the engine was asked for rank {} (--against-rank)",
+                     *rank_, client_->rank());
 }
 
 std::string AgainstEngine::FirstDifference(const std::vector<std::string>& blocks) const {

@@ -51,6 +51,7 @@ class TruthClient {
   // REQUIRES: idle().
   void Ask(Detail detail);
   bool idle() const noexcept { return !asked_; }
+  std::int64_t rank() const noexcept { return rank_; }
   // The answer to the last question, once.
   std::optional<Answer> TryTake();
 
@@ -100,8 +101,8 @@ class AgainstEngine {
 
   AgainstEngine(std::unique_ptr<TruthClient> client, const HeldBlocks* held);
 
-  // The stream has been applied up to this number.
-  void OnApplied(SequenceNumber number);
+  // The stream has been applied up to this number. `rank`: the data-parallel one of the batch, if it names one.
+  void OnApplied(SequenceNumber number, std::optional<std::int64_t> rank);
   // What was applied is void, and so is what the engine was asked until now.
   void OnRestart();
 
@@ -116,6 +117,9 @@ class AgainstEngine {
 
   // What the end lacks while it is not finished(); else nothing.
   std::string WhyUnfinished() const;
+
+  // Says which ranks are compared, if they are known to differ; else nothing.
+  std::string WhyRanksDiffer() const;
 
   const Counts& counts() const noexcept { return counts_; }
 
@@ -143,6 +147,7 @@ class AgainstEngine {
 
   const std::unique_ptr<TruthClient> client_;
   const HeldBlocks* const held_;
+  std::optional<std::int64_t> rank_;    // of the last batch that named one
   std::deque<Remembered> remembered_;   // ascending
   std::optional<EngineTruth> pending_;  // until the stream has come as far
   MonotonicNanos next_question_ = 0;

@@ -29,6 +29,16 @@ std::string Range(SequenceNumber from, SequenceNumber to) {
   return from == to ? fmt::format("message {}", from) : fmt::format("messages {} to {}", from, to);
 }
 
+// What the comparison with the engine lacks; else nothing.
+std::string WhyUncompared(const AgainstEngine& against) {
+  if (against.counts().other_life) return "the engine has begun anew, and the stream does not say so";
+  if (!against.finished()) return against.WhyUnfinished();
+  if (against.counts().agreed > 0) return {};
+  return fmt::format("the engine was never compared: {}", against.counts().problem.empty()
+                                                              ? "it published nothing, or stopped"
+                                                              : EscapeText(against.counts().problem));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TapSink>> TapSink::Create(const TapOutput& output) {
@@ -69,7 +79,7 @@ void TapSink::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
   Record(message);
   Show(message, batch);
   checker_.OnBatch(message, batch);
-  if (against_) against_->OnApplied(message.sequence);
+  if (against_) against_->OnApplied(message.sequence, batch.batch.data_parallel_rank);
   if (!digests_) return;
   const std::string line = fmt::format("{} {}\n", message.sequence, checker_.held().digest().ToString());
   if (std::fwrite(line.data(), 1, line.size(), digests_.get()) != line.size() && failed_) {
@@ -180,12 +190,9 @@ CheckVerdict TapSink::Verdict() const {
 std::string TapSink::WhyIncomplete() const {
   std::string why = checker_.WhyIncomplete();
   if (!why.empty() || !against_) return why;
-  if (against_->counts().other_life) return "the engine has begun anew, and the stream does not say so";
-  if (!against_->finished()) return against_->WhyUnfinished();
-  if (against_->counts().agreed > 0) return why;
-  return fmt::format("the engine was never compared: {}", against_->counts().problem.empty()
-                                                              ? "it published nothing, or stopped"
-                                                              : EscapeText(against_->counts().problem));
+  why = WhyUncompared(*against_);
+  const std::string ranks = against_->WhyRanksDiffer();
+  return why.empty() || ranks.empty() ? why : why + "; " + ranks;
 }
 
 void TapSink::Listening(const std::string& endpoint, const std::string& replay_endpoint) {

@@ -283,6 +283,8 @@ void ReadStreaming(FieldReader* fields, CompletionRequest* request) {
   }
 }
 
+constexpr std::string_view kMultimodalPlace = "it only with one prompt that is a list of token ids";
+
 // Places are counted in tokens, so they need a prompt of tokens, and one only.
 void ReadMultimodal(FieldReader* fields, CompletionRequest* request) {
   const std::string field = "kvwire_multimodal";
@@ -290,7 +292,7 @@ void ReadMultimodal(FieldReader* fields, CompletionRequest* request) {
   if (given == nullptr) return;
   const auto* tokens =
       request->prompts.size() == 1 ? std::get_if<std::vector<TokenId>>(&request->prompts.front()) : nullptr;
-  if (tokens == nullptr) return fields->Refuse(field, *given, "it only with one prompt that is a list of token ids");
+  if (tokens == nullptr) return fields->Refuse(field, *given, kMultimodalPlace);
   request->multimodal = fields->MultimodalItems(field, tokens->size());
 }
 
@@ -350,6 +352,10 @@ ApiResult<CompletionRequest> ParseCompletionRequest(CompletionKind kind, const J
     ChatPrompt chat = RenderChat(fields.Messages("messages"));
     request.prompts.emplace_back(std::move(chat.text));
     request.images = std::move(chat.images);
+    if (const Json* items = fields.Given("kvwire_multimodal")) {
+      fields.Refuse("kvwire_multimodal", *items,
+                    fmt::format("{}; a chat has images as parts of type \"image_url\"", kMultimodalPlace));
+    }
   }
   ReadLengths(&fields, &request);
   ReadStreaming(&fields, &request);

@@ -219,6 +219,14 @@ void FieldReader::ReadToolCalls(const std::string& field, const Json& calls, Cha
     const std::string name = fmt::format("{}[{}]", field, i);
     const Json* function = calls[i].is_object() ? Find(calls[i], "function") : nullptr;
     if (function == nullptr) return Refuse(name, calls[i], "an object with the object function");
+    if (const Json* id = Find(calls[i], "id"); id != nullptr && !id->is_string()) {
+      return Refuse(name + ".id", *id, "a text");
+    }
+    if (const Json* type = Find(calls[i], "type"); type != nullptr && *type != "function") {
+      constexpr std::string_view kExpected = "\"function\"";
+      if (type->is_string()) return RefuseUnsupported(name + ".type", *type, kExpected);
+      return Refuse(name + ".type", *type, kExpected);
+    }
     ReadFunction(name + ".function", *function, prompt);
   }
 }

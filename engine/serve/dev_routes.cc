@@ -13,7 +13,6 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "engine/http/json_fields.h"
 #include "engine/http/request_body.h"
 #include "engine/serve/completion_job.h"
 #include "engine/serve/dev_page.h"
@@ -149,6 +148,19 @@ ApiResult<std::string> DevRoutes::State(const HttpRequest& request) {
   return Text(json);
 }
 
+// Of an adapter the name alone is part of the hashes.
+std::optional<scheduler::LoraAdapter> DevRoutes::ReadAdapter(FieldReader* reader) const {
+  std::optional<std::string> name = reader->Text("lora_name");
+  if (!name) return std::nullopt;
+  if (std::ranges::find(adapters_, *name) == adapters_.end()) {
+    reader->Refuse("lora_name", *name,
+                   adapters_.empty() ? "null, as there are no adapters (--lora-modules)"
+                                     : fmt::format("the name of an adapter: {}", fmt::join(adapters_, ", ")));
+    return std::nullopt;
+  }
+  return scheduler::LoraAdapter{0, *std::move(name)};
+}
+
 ApiResult<std::string> DevRoutes::Lookup(const HttpRequest& request) {
   const ApiResult<nlohmann::json> body = ParseBody(request.body);
   if (!body) return tl::unexpected(body.error());
@@ -166,8 +178,7 @@ ApiResult<std::string> DevRoutes::Lookup(const HttpRequest& request) {
     reader.Refuse("kvwire_multimodal", *items, "it only with a prompt that is a list of token ids");
   }
   asked.cache_salt = reader.Text("cache_salt").value_or("");
-  // Of an adapter the name alone is part of the hashes.
-  if (auto name = reader.Text("lora_name")) asked.lora = scheduler::LoraAdapter{0, *std::move(name)};
+  asked.lora = ReadAdapter(&reader);
   if (reader.error()) return tl::unexpected(*reader.error());
   if (prompt->is_string()) {
     Result<std::vector<TokenId>> tokens = tokenizer_->Encode(prompt->get<std::string>());

@@ -3,9 +3,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/faults/fault_script.h"
+#include "engine/http/json_fields.h"
 #include "engine/http/tokenizer.h"
 #include "engine/serve/event_log.h"
 #include "engine/serve/http_server.h"
@@ -22,8 +26,10 @@ namespace kvwire::engine {
 class DevRoutes {
  public:
   // `logs`: one per rank, filled by InstanceConfig::observe_batch.
-  DevRoutes(Instance* instance, const std::deque<EventLog>* logs, const Tokenizer* tokenizer)
-      : instance_(instance), logs_(logs), tokenizer_(tokenizer) {}
+  // `adapters`: the names of those that requests may name.
+  DevRoutes(Instance* instance, const std::deque<EventLog>* logs, const Tokenizer* tokenizer,
+            std::vector<std::string> adapters)
+      : instance_(instance), logs_(logs), tokenizer_(tokenizer), adapters_(std::move(adapters)) {}
   DevRoutes(const DevRoutes&) = delete;
   DevRoutes& operator=(const DevRoutes&) = delete;
 
@@ -42,6 +48,7 @@ class DevRoutes {
   ApiResult<std::string> Faults(const HttpRequest& request);
   ApiResult<std::string> FaultCounts(const HttpRequest& request);
 
+  std::optional<scheduler::LoraAdapter> ReadAdapter(FieldReader* reader) const;
   ApiResult<std::uint32_t> RankOf(const HttpRequest& request) const;
 
   Status ExecuteNow(const Fault& fault, std::uint32_t rank);
@@ -49,6 +56,7 @@ class DevRoutes {
   Instance* const instance_;
   const std::deque<EventLog>* const logs_;
   const Tokenizer* const tokenizer_;
+  const std::vector<std::string> adapters_;
 };
 
 }  // namespace kvwire::engine

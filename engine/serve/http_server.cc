@@ -202,6 +202,7 @@ class HttpServer::Impl {
   void Handle(const std::string& method, const std::string& path, Handler handler) {
     routes_[path][method] = std::move(handler);
   }
+  void ExplainMissing(const std::string& prefix, const std::string& reason) { missing_.emplace_back(prefix, reason); }
   Status Start();
   void StopAccepting();
   void Stop();
@@ -216,6 +217,7 @@ class HttpServer::Impl {
   void Serve(int socket);
   void ShutDownAll(int how);
   // Of a request whose body was not read: the response if it is decided already.
+  std::string WhyMissing(const std::string& path) const;
   std::optional<HttpResponse> Route(const httplib::Request& request) const;
   // The route's answer; never throws.
   HttpResponse Answer(const std::string& method, HttpRequest request) const;
@@ -225,6 +227,7 @@ class HttpServer::Impl {
   const int stop_event_;
   const std::pair<std::string, std::uint16_t> bound_;
   std::map<std::string, std::map<std::string, Handler>> routes_;
+  std::vector<std::pair<std::string, std::string>> missing_;  // beginnings of paths, and what is said of them
   Protocol protocol_;
   WorkerPool pool_;
   std::thread accepting_;
@@ -278,6 +281,13 @@ void HttpServer::Impl::SetUpProtocol() {
   });
 }
 
+std::string HttpServer::Impl::WhyMissing(const std::string& path) const {
+  for (const auto& [prefix, reason] : missing_) {
+    if (path.starts_with(prefix)) return " " + reason;
+  }
+  return {};
+}
+
 std::optional<HttpResponse> HttpServer::Impl::Route(const httplib::Request& request) const {
   const IncomingRequest& incoming = *exchange->request;
   if (incoming.fault()) {
@@ -290,7 +300,10 @@ std::optional<HttpResponse> HttpServer::Impl::Route(const httplib::Request& requ
     return ErrorResponse(error);
   };
   const auto route = routes_.find(request.path);
-  if (route == routes_.end()) return refuse(NotFound(fmt::format("there is no path \"{}\"", ShortText(request.path))));
+  if (route == routes_.end()) {
+    return refuse(
+        NotFound(fmt::format("there is no path \"{}\"{}", ShortText(request.path), WhyMissing(request.path))));
+  }
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
   if (!route->second.contains(method)) {
     std::string allowed;
@@ -459,6 +472,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
 void HttpServer::Handle(const std::string& method, const std::string& path, Handler handler) {
   impl_->Handle(method, path, std::move(handler));
 }
+void HttpServer::ExplainMissing(const std::string& prefix, const std::string& reason) {
+  impl_->ExplainMissing(prefix, reason);
+}
+
 Status HttpServer::Start() { return impl_->Start(); }
 std::string HttpServer::address() const { return impl_->address(); }
 std::uint16_t HttpServer::port() const { return impl_->port(); }

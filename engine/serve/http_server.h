@@ -48,6 +48,10 @@ class HttpServer {
   // Answers the method, "GET" or "POST", at exactly this path. HEAD is answered like GET. REQUIRES: before Start.
   void Handle(const std::string& method, const std::string& path, Handler handler);
 
+  // What is added to the answer 404 for a path that begins like this: "there is no path \"...\" REASON".
+  // REQUIRES: before Start.
+  void ExplainMissing(const std::string& prefix, const std::string& reason);
+
   Status Start();
 
   // "127.0.0.1:8000" or "[::1]:8000", with the real port.

@@ -61,9 +61,9 @@ Error RecordingWriter::Failure(std::string_view what, int reason) const {
   return {ErrorCode::kUnavailable, fmt::format("cannot {} {}: {}", what, path_, std::strerror(reason))};
 }
 
-bool RecordingWriter::IsEmptyFile() const noexcept {
+bool RecordingWriter::HoldsAnything() const noexcept {
   struct stat info {};
-  return ::fstat(file_, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 0;
+  return ::fstat(file_, &info) == 0 && S_ISREG(info.st_mode) && info.st_size != 0;
 }
 
 // Whatever the file held gives way to a header.
@@ -112,7 +112,7 @@ Status RecordingWriter::Append(std::uint64_t wall_nanos, SequenceNumber sequence
 
 Status RecordingWriter::Close() {
   if (file_ < 0) return status_;
-  if (status_ && !begun_ && IsEmptyFile()) status_ = Begin();
+  if (status_ && !begun_ && !HoldsAnything()) status_ = Begin();
   if (::close(std::exchange(file_, -1)) != 0 && status_) status_ = tl::unexpected<Error>(Failure("close", errno));
   return status_;
 }

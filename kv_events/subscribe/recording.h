@@ -64,7 +64,7 @@ class RecordingWriter {
   RecordingWriter(std::string path, int file) : path_(std::move(path)), file_(file) {}
   Status Begin();
   Status Write();
-  bool IsEmptyFile() const noexcept;
+  bool HoldsAnything() const noexcept;
   Error Failure(std::string_view what, int reason) const;
 
   const std::string path_;

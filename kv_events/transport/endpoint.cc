@@ -231,7 +231,10 @@ Status CheckConnects(const Endpoint& endpoint, std::string_view field) {
   const bool given = endpoint.scheme == Endpoint::Scheme::kTcp ? endpoint.host != "*" && endpoint.port.value_or(0) != 0
                                                                : endpoint.path != kAnyIpcPath;
   if (given) return {};
-  return Refuse(field, endpoint.ToString(), "the socket connects, so host and port must be given");
+  const bool is_open = endpoint.scheme == Endpoint::Scheme::kTcp && endpoint.port == 0;
+  return Refuse(field, endpoint.ToString(),
+                is_open ? "port 0 is for a socket that binds; this one connects, so host and port must be given"
+                        : "the socket connects, so host and port must be given");
 }
 
 bool AddressesMeet(const Endpoint& publish, const Endpoint& replay, SocketMode mode) noexcept {
@@ -261,7 +264,9 @@ Result<RankEndpoints> EndpointsForRank(const KVEventsConfig& config, std::int64_
   if (!publish_ranked) return tl::unexpected<Error>(publish_ranked.error());
   const bool binds = Binds(*publish, config.kvwire.mode);
   if (!binds) {
-    if (const Status connects = CheckConnects(*publish, "endpoint"); !connects) return tl::unexpected(connects.error());
+    if (const Status connects = CheckConnects(*publish, "endpoint"); !connects) {
+      return MakeError(connects.error().code, connects.error().message + "; or kvwire.mode \"bind\", to bind it");
+    }
   }
 
   RankEndpoints endpoints{*publish_ranked, std::nullopt};

@@ -121,7 +121,7 @@ class DevBench {
   std::deque<EventLog> logs_;
   ServerBench bench_;
   const engine::ByteTokenizer tokenizer_;
-  DevRoutes routes_{&bench_.instance(), &logs_, &tokenizer_};
+  DevRoutes routes_{&bench_.instance(), &logs_, &tokenizer_, {"tuned", "other"}};
   std::unique_ptr<engine::HttpServer> http_;
 };
 
@@ -326,6 +326,16 @@ TEST_CASE("a lookup with an adapter's name, a salt or items finds the blocks of 
   CHECK(prefix({{"kvwire_multimodal", item}}) == 8);
   CHECK(prefix({}) == 4);
   CHECK(prefix({{"kvwire_multimodal", item}, {"cache_salt", "x"}}) == 0);
+}
+
+TEST_CASE("a lookup with the name of no adapter is refused with the name and those that there are") {
+  const DevBench dev;
+  for (const char* const name : {"tune", "", "sim"}) {
+    const json error = DevBench::Refusal(dev.Post("/kv/lookup", json{{"prompt", {1}}, {"lora_name", name}}.dump()));
+    CHECK(error["param"] == "lora_name");
+    CHECK(error["message"] == fmt::format(R"(lora_name is "{}", expected the name of an adapter: tuned, other)", name));
+  }
+  CHECK(dev.Tell("/kv/lookup", {{"prompt", {1}}, {"lora_name", nullptr}})["num_tokens"] == 1);
 }
 
 TEST_CASE("with several groups a lookup has each one's copies and the tokens that all have; evictions are by group") {

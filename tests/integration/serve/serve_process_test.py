@@ -225,6 +225,11 @@ class ServeTest(unittest.TestCase):
                 (["--host", ""], None, "--host"),
                 (["--served-model-name", ""], None, "--served-model-name"),
                 (["--served-model-name", "a", ""], None, "--served-model-name"),
+                (["--served-model-name", "a", "b\udcff"], None, r'--served-model-name: "b\xff"; allowed: UTF-8'),
+                (["--model", "b\udcff"], None, r'--model: "b\xff"; allowed: UTF-8'),
+                (["b\udcff"], None, r'MODEL: "b\xff"; allowed: UTF-8'),
+                (["--lora-modules", "tuned\udcff=path"], None, r'--lora-modules: "tuned\xff=path"; allowed: UTF-8'),
+                (["--lora-modules", "tuned=path\udcff"], None, r'--lora-modules: "tuned=path\xff"; allowed: UTF-8'),
                 (["--lora-modules", "tuned"], None, "--lora-modules"),
                 (["--lora-modules", "=path"], None, "--lora-modules"),
                 (["--lora-modules", '{"name": "a"}'], None, "--lora-modules"),
@@ -409,6 +414,18 @@ class ServeTest(unittest.TestCase):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(WATCHDOG), 0)
         process.stdout.close()
+
+    def test_paths_that_dev_opens(self):
+        """without --dev the paths that it opens are not there, and the answer says so"""
+        with Server("--port", "0", events=None) as server:
+            for method, path in (("GET", "/kv/state"), ("POST", "/kv/lookup"), ("GET", "/dev/pool"), ("POST", "/dev/faults")):
+                status, body = server.ask(method, path, {} if method == "POST" else None)
+                self.assertEqual(status, 404)
+                self.assertIn(f'there is no path "{path}" without --dev', json.loads(body)["error"]["message"])
+            self.assertNotIn("--dev", server.ask("GET", "/kvx")[1])
+        with Server("--port", "0", "--dev", events=None) as server:
+            self.assertEqual(server.ask("GET", "/kv/state")[0], 200)
+            self.assertEqual(json.loads(server.ask("GET", "/dev/none")[1])["error"]["message"], 'there is no path "/dev/none"')
 
     def test_end_with_running_requests(self):
         """SIGTERM lets running requests finish, answers no new ones, and publishes what was announced"""

@@ -49,7 +49,13 @@ TEST_CASE("a model configuration that cannot work is refused by field, value and
            {R"({"groups": [{"kind": "mamba", "block_size": 4, "window": 4}]})",
             "groups[0] is an object with the key \"window\"; allowed: the keys kind, block_size, sliding_window"},
            {R"({"groups": [{"kind": "sliding_window", "block_size": 4}]})",
-            "groups[0].sliding_window is 0; allowed: 2 or more"},
+            "groups[0].sliding_window is missing; allowed: 2 to 1073741824 tokens"},
+           {R"({"groups": [{"kind": "sliding_window", "block_size": 4, "sliding_window": 1}]})",
+            "groups[0].sliding_window is 1; allowed: 2 or more"},
+           {R"({"groups": [], "groups": [{"kind": "mamba", "block_size": 4}]})",
+            "the key \"groups\" is there twice in one object; allowed: once"},
+           {R"({"groups": [{"kind": "mamba", "block_size": 4}, {"kind": "mamba", "block_size": 4, "kind": "mamba"}]})",
+            "the key \"kind\" is there twice in one object; allowed: once"},
            {R"({"hash_block_size": 3, "groups": [{"kind": "mamba", "block_size": 4}]})",
             "groups[0].block_size is 4; allowed: multiples of the hash block size, 3"}}) {
     CAPTURE(json);

@@ -116,7 +116,7 @@ struct Bench {
   }
   void Apply(SequenceNumber number, std::uint64_t block) {
     held.Add(shelf, block);
-    against->OnApplied(number);
+    against->OnApplied(number, rank);
   }
   // The engine holds these blocks as of this message.
   void Say(SequenceNumber number, std::initializer_list<std::uint64_t> blocks) {
@@ -149,6 +149,7 @@ struct Bench {
   HeldBlocks said;
   HeldBlocks::ShelfId shelf = 0;
   HeldBlocks::ShelfId said_shelf = 0;
+  std::optional<std::int64_t> rank;  // that the stream's batches name
   std::unique_ptr<AgainstEngine> against;
   std::vector<AgainstEngine::Disagreement> disagreements;
   MonotonicNanos now = 0;
@@ -193,6 +194,20 @@ TEST_CASE("a disagreement is said once, and then explained by the first block th
                                          "not") != std::string::npos);
   CHECK(bench.Until([&] { return bench.against->counts().disagreed >= 5; }));
   CHECK(bench.disagreements.size() == 2);
+}
+
+TEST_CASE("a disagreement with another rank of the engine names both ranks") {
+  Bench bench;
+  const std::string ranks = "the stream is of data-parallel rank 3, the engine was asked for rank 0 (--against-rank)";
+  SUBCASE("the stream names another rank") { bench.rank = 3; }
+  SUBCASE("the stream names the same rank") { bench.rank = 0; }
+  SUBCASE("the stream names none") {}
+  bench.Apply(0, 1);
+  bench.Say(0, {2});
+  REQUIRE(bench.Until([&] { return !bench.disagreements.empty(); }));
+  const bool named = bench.disagreements[0].what.find(ranks) != std::string::npos;
+  CHECK(named == (bench.rank == 3));
+  CHECK(bench.against->WhyRanksDiffer() == (bench.rank == 3 ? ranks : ""));
 }
 
 TEST_CASE("the last comparison is of the whole set") {

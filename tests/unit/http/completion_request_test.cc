@@ -215,6 +215,41 @@ TEST_CASE("a conversation with tools is rendered with each call's name and argum
         "messages[0].tool_call_id is 5, expected a text");
 }
 
+TEST_CASE("a tool call's id is a text and its type is function, where they are given") {
+  const auto error = [](const std::string& members, const std::string& field) {
+    return MessagesError(
+        R"([{"role": "assistant", "tool_calls": [{)" + members + R"(, "function": {"name": "f", "arguments": ""}}]}])",
+        "messages[0].tool_calls[0]." + field);
+  };
+  CHECK(error(R"("id": 5)", "id") == "messages[0].tool_calls[0].id is 5, expected a text");
+  CHECK(error(R"("id": ["c"])", "id") == R"(messages[0].tool_calls[0].id is ["c"], expected a text)");
+  CHECK(error(R"("id": "c", "type": 5)", "type") == R"(messages[0].tool_calls[0].type is 5, expected "function")");
+  CHECK(error(R"("type": "custom")", "type") ==
+        R"(messages[0].tool_calls[0].type is "custom", which is not supported; expected "function")");
+  for (const char* members : {R"("id": null, "type": null)", R"("id": "c", "type": "function")"}) {
+    const auto request = Parse(CompletionKind::kChat, R"({"messages": [{"role": "assistant", "tool_calls": [{)" +
+                                                          std::string(members) + R"(, "function": {"name": "f"}}]}]})");
+    CHECK_MESSAGE(request.has_value(), members);
+  }
+}
+
+TEST_CASE("a chat has no places of items: it gives images as parts") {
+  const auto parse = [](const std::string& items) {
+    return Parse(CompletionKind::kChat,
+                 R"({"messages": [{"role": "user", "content": "x"}], "kvwire_multimodal": )" + items + "}");
+  };
+  const auto request = parse(R"([{"identifier": "cat", "offset": 0, "length": 1}])");
+  REQUIRE_FALSE(request.has_value());
+  CHECK(request.error().status == 400);
+  CHECK(request.error().param == "kvwire_multimodal");
+  CHECK(
+      request.error().message ==
+      R"(kvwire_multimodal is [{"identifier":"cat","length":1,"offset":0}], expected it only with one prompt that is a )"
+      R"(list of token ids; a chat has images as parts of type "image_url")");
+  CHECK_FALSE(parse("[]").has_value());
+  CHECK(parse("null").has_value());
+}
+
 TEST_CASE("an image part of a message has a uuid, or the address that names it") {
   const auto images = [](const std::string& parts) {
     const auto request =

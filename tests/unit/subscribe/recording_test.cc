@@ -173,6 +173,12 @@ TEST_CASE("a write that fails is said, is final, and leaves the whole messages")
   }
   CHECK_FALSE((*full)->Close().has_value());
 
+  auto empty = RecordingWriter::Create("/dev/full");
+  REQUIRE(empty.has_value());
+  const Status closed = (*empty)->Close();
+  REQUIRE_FALSE(closed.has_value());
+  CHECK(closed.error().message == "cannot write /dev/full: No space left on device");
+
   // The file may grow to a certain size only.
   const TempFile file;
   auto writer = RecordingWriter::Create(file.path);
