@@ -20,6 +20,10 @@ namespace kvwire::scheduler {
 
 namespace {
 
+// How many blocks ahead of its use a place of the index is fetched: it is in no near cache, and the next ones are
+// known.
+constexpr std::size_t kPrefetched = 4;
+
 std::size_t ContentBlocks(const BlockPoolOptions& options) {
   return options.enable_events && options.enable_caching ? options.num_blocks : 0;
 }
@@ -50,7 +54,11 @@ std::uint32_t BlockPool::block_size(std::uint32_t group) const noexcept {
 
 bool BlockPool::Allocate(std::size_t n, std::vector<BlockId>* blocks) {
   if (n > free_.size()) return false;
+  BlockId ahead = free_.Front();
+  for (std::size_t i = 0; i < std::min(n, kPrefetched); ++i) ahead = free_.After(ahead);
   for (std::size_t i = 0; i < n; ++i) {
+    if (Has(ahead, kRegistered)) index_.Prefetch(BlockIndex::TagOf(hashes_[ahead], meta_[ahead].group));
+    ahead = free_.After(ahead);
     const BlockId block = free_.PopFront();
     if (Has(block, kRegistered)) Unregister(block);
     meta_[block].references = 1;
@@ -131,9 +139,13 @@ void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table
   const bool needs_predecessor =
       !options_.announce_at_registration &&
       (group >= options_.groups.size() || options_.groups[group].parents == Parents::kRegistered);
+  const std::size_t hashes = block_size(group) / options_.block_size;
   Run run{pending_.size(), pending_.size(), false};
   event_positions_.clear();
   for (std::uint32_t i = first; i < last; ++i) {
+    if (const std::size_t ahead = (i + kPrefetched + 1) * hashes - 1; ahead < chain.hashes.size()) {
+      index_.Prefetch(BlockIndex::TagOf(chain.hashes[ahead], group));
+    }
     const BlockId block = table[i];
     const BlockId predecessor = i == 0 || !needs_predecessor ? kNullBlock : table[i - 1];
     if (predecessor != kNullBlock && !Has(predecessor, kRegistered)) break;
