@@ -181,7 +181,7 @@ void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table
 void BlockPool::StoreContent(const BlockChain& chain, std::uint32_t position, BlockId block) {
   const std::uint32_t group = meta_[block].group;
   const std::size_t size = block_size(group);
-  const std::size_t hashes = size / options_.block_size;
+  const std::size_t hashes = size == options_.block_size ? 1 : size / options_.block_size;
   hashes_[block] = chain.hashes[(position + 1) * hashes - 1];
   if (!options_.enable_events) return;
   parents_[block] = position == 0 ? BlockHash() : chain.hashes[position * hashes - 1];
@@ -386,24 +386,36 @@ std::size_t BlockPool::DigestSlot(std::uint32_t group) {
 // One event for event_blocks_, which it empties.
 void BlockPool::RecordStored(bool report) {
   if (event_blocks_.empty()) return;
-  const BlockId first = event_blocks_.front();
-  BlockStored stored;
-  if (!parents_[first].empty()) stored.parent_block_hash = parents_[first];
-  stored.block_size = block_size(meta_[first].group);
-  stored.medium = kMediumGpu;
-  stored.group_idx = meta_[first].group;
-  stored.extra_keys.absent = false;
-  if (const std::optional<LoraAdapter>& lora = contexts_.at(meta_[first].context).lora) {
-    stored.lora_id = lora->id;
-    stored.lora_name = lora->name;
-  }
-  Annotate(&stored);
-  recorded_.Add(stored);
+  BeginStored(event_blocks_.front());
   for (const BlockId block : event_blocks_) {
     recorded_.AppendBlock(hashes_[block], TokensOf(block), contexts_.at(meta_[block].context).extra_keys);
   }
   (report ? stats_.reported : stats_.stored) += event_blocks_.size();
   event_blocks_.clear();
+}
+
+// A stored event that begins with the block and has no blocks yet.
+void BlockPool::BeginStored(BlockId first) {
+  const std::uint32_t group = meta_[first].group;
+  const std::optional<LoraAdapter>& lora = contexts_.at(meta_[first].context).lora;
+  const bool repeats = last_stored_ == recorded_.size() && last_stored_group_ == group && !lora;
+  last_stored_ = lora ? kNoEvent : recorded_.size() + 1;
+  last_stored_group_ = group;
+  const std::optional<BlockHash> parent =
+      parents_[first].empty() ? std::nullopt : std::optional<BlockHash>(parents_[first]);
+  if (repeats) return recorded_.RepeatStored(parent);
+  BlockStored stored;
+  stored.parent_block_hash = parent;
+  stored.block_size = block_size(group);
+  stored.medium = kMediumGpu;
+  stored.group_idx = group;
+  stored.extra_keys.absent = false;
+  if (lora) {
+    stored.lora_id = lora->id;
+    stored.lora_name = lora->name;
+  }
+  Annotate(&stored);
+  recorded_.Add(stored);
 }
 
 void BlockPool::RecordRemoved(const BlockHash& hash, std::uint32_t group, std::uint32_t times) {
@@ -482,7 +494,7 @@ bool BlockPool::Reset() {
 
 KVEventBatch BlockPool::TakeEvents(KVEventBatch spare) {
   assert(spare.empty());
-  last_removal_ = kNoEvent;
+  last_removal_ = last_stored_ = kNoEvent;
   return std::exchange(recorded_, std::move(spare));
 }
 
