@@ -131,6 +131,20 @@ void KVEventBatch::AppendBlock(const BlockHash& hash, std::span<const TokenId> t
   record.num_tokens += static_cast<std::uint32_t>(token_ids.size());
 }
 
+void KVEventBatch::RepeatStored(const std::optional<BlockHash>& parent) {
+  Record record = records_.back();
+  assert(record.kind == Kind::kStored && record.extra != Extra::kAbsent);
+  record.has_parent = parent.has_value();
+  if (parent) hashes_.push_back(*parent);
+  record.hashes = static_cast<std::uint32_t>(hashes_.size());
+  record.tokens = static_cast<std::uint32_t>(tokens_.size());
+  record.num_hashes = record.num_tokens = 0;
+  record.extra = Extra::kAllNull;
+  record.extras = static_cast<std::uint32_t>(extras_.size());
+  record.first_event = num_events_++;
+  records_.push_back(record);
+}
+
 void KVEventBatch::Add(const BlockRemoved& removed) {
   Record record;
   record.kind = Kind::kRemoved;

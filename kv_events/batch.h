@@ -43,6 +43,10 @@ class KVEventBatch {
   // One more block for the event that was added last. REQUIRES: it is a BlockStored whose extra keys are not absent.
   void AppendBlock(const BlockHash& hash, std::span<const TokenId> token_ids, const ExtraKeys& extra_keys);
 
+  // One more stored event like the one that was added last, but for its parent and its blocks, of which it has none
+  // yet. REQUIRES: the last one is a BlockStored whose extra keys are not absent.
+  void RepeatStored(const std::optional<BlockHash>& parent);
+
   // One more removal, of one hash, like the event that was added last. REQUIRES: it is a BlockRemoved of one hash.
   void RepeatRemoval(const BlockHash& hash);
 

@@ -37,6 +37,9 @@ class BlockIndex {
     return kNone;
   }
 
+  // Tells the processor that the tag will be asked for soon.
+  void Prefetch(Tag tag) const { __builtin_prefetch(&slots_[tag & mask_]); }
+
   // REQUIRES: the key is not in the index, and there are fewer than max_entries entries.
   void Insert(Tag tag, BlockId block) {
     std::size_t i = tag & mask_;

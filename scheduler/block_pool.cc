@@ -20,6 +20,10 @@ namespace kvwire::scheduler {
 
 namespace {
 
+// How many blocks ahead of its use a place of the index is fetched: it is in no near cache, and the next ones are
+// known.
+constexpr std::size_t kPrefetched = 4;
+
 std::size_t ContentBlocks(const BlockPoolOptions& options) {
   return options.enable_events && options.enable_caching ? options.num_blocks : 0;
 }
@@ -51,7 +55,11 @@ std::uint32_t BlockPool::block_size(std::uint32_t group) const noexcept {
 
 bool BlockPool::Allocate(std::size_t n, std::vector<BlockId>* blocks) {
   if (n > free_.size()) return false;
+  BlockId ahead = free_.Front();
+  for (std::size_t i = 0; i < std::min(n, kPrefetched); ++i) ahead = free_.After(ahead);
   for (std::size_t i = 0; i < n; ++i) {
+    if (Has(ahead, kRegistered)) index_.Prefetch(BlockIndex::TagOf(hashes_[ahead], meta_[ahead].group));
+    ahead = free_.After(ahead);
     const BlockId block = free_.PopFront();
     if (Has(block, kRegistered)) Unregister(block);
     meta_[block].references = 1;
@@ -147,9 +155,13 @@ void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table
   assert(std::size_t{last} * (block_size(group) / options_.block_size) <= chain.hashes.size() && last <= table.size());
   const std::uint32_t size = block_size(group);
   const bool needs_predecessor = NeedsPredecessor(group);
+  const std::size_t hashes = size / options_.block_size;
   Run run{pending_.size(), pending_.size(), false};
   event_positions_.clear();
   for (std::uint32_t i = first; i < last; ++i) {
+    if (const std::size_t ahead = (i + kPrefetched + 1) * hashes - 1; ahead < chain.hashes.size()) {
+      index_.Prefetch(BlockIndex::TagOf(chain.hashes[ahead], group));
+    }
     const BlockId block = table[i];
     const BlockId predecessor = i == 0 || !needs_predecessor ? kNullBlock : table[i - 1];
     if (predecessor != kNullBlock && !is_full(predecessor)) break;
@@ -439,24 +451,39 @@ std::size_t BlockPool::DigestSlot(std::uint32_t group) {
 // One event for event_blocks_, which it empties.
 void BlockPool::RecordStored(bool report) {
   if (event_blocks_.empty()) return;
-  const BlockId first = event_blocks_.front();
-  BlockStored stored;
-  if (!parents_[first].empty()) stored.parent_block_hash = parents_[first];
-  stored.block_size = static_cast<std::uint32_t>(TokensOf(first).size());
-  stored.medium = kMediumGpu;
-  stored.group_idx = meta_[first].group;
-  stored.extra_keys.absent = false;
-  if (const std::optional<LoraAdapter>& lora = contexts_.at(meta_[first].context).lora) {
-    stored.lora_id = lora->id;
-    stored.lora_name = lora->name;
-  }
-  Annotate(&stored);
-  recorded_.Add(stored);
+  BeginStored(event_blocks_.front());
   for (const BlockId block : event_blocks_) {
     recorded_.AppendBlock(hashes_[block], TokensOf(block), contexts_.at(meta_[block].context).extra_keys);
   }
   (report ? stats_.reported : stats_.stored) += event_blocks_.size();
   event_blocks_.clear();
+}
+
+// A stored event that begins with the block and has no blocks yet.
+void BlockPool::BeginStored(BlockId first) {
+  const std::uint32_t group = meta_[first].group;
+  const std::optional<LoraAdapter>& lora = contexts_.at(meta_[first].context).lora;
+  const auto size = static_cast<std::uint32_t>(TokensOf(first).size());
+  const bool repeats =
+      last_stored_ == recorded_.size() && last_stored_group_ == group && last_stored_size_ == size && !lora;
+  last_stored_ = lora ? kNoEvent : recorded_.size() + 1;
+  last_stored_group_ = group;
+  last_stored_size_ = size;
+  const std::optional<BlockHash> parent =
+      parents_[first].empty() ? std::nullopt : std::optional<BlockHash>(parents_[first]);
+  if (repeats) return recorded_.RepeatStored(parent);
+  BlockStored stored;
+  stored.parent_block_hash = parent;
+  stored.block_size = size;
+  stored.medium = kMediumGpu;
+  stored.group_idx = group;
+  stored.extra_keys.absent = false;
+  if (lora) {
+    stored.lora_id = lora->id;
+    stored.lora_name = lora->name;
+  }
+  Annotate(&stored);
+  recorded_.Add(stored);
 }
 
 void BlockPool::RecordRemoved(const BlockHash& hash, std::uint32_t group, std::uint32_t times) {
@@ -536,7 +563,7 @@ bool BlockPool::Reset() {
 
 KVEventBatch BlockPool::TakeEvents(KVEventBatch spare) {
   assert(spare.empty());
-  last_removal_ = kNoEvent;
+  last_removal_ = last_stored_ = kNoEvent;
   return std::exchange(recorded_, std::move(spare));
 }
 

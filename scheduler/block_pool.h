@@ -258,6 +258,7 @@ class BlockPool final : public StateSource {
   void CountAnnouncement(BlockId block);
   std::size_t DigestSlot(std::uint32_t group);
   void RecordStored(bool report);
+  void BeginStored(BlockId first);
   void RecordPositions(const BlockChain& chain, std::span<const std::uint32_t> positions, std::uint32_t first,
                        std::uint32_t last, std::uint32_t group);
   void RecordRemoved(const BlockHash& hash, std::uint32_t group, std::uint32_t times);
@@ -280,6 +281,9 @@ class BlockPool final : public StateSource {
   static constexpr std::size_t kNoEvent = std::numeric_limits<std::size_t>::max();
   std::size_t last_removal_ = kNoEvent;  // recorded_.size() when it ended with a removal
   std::uint32_t last_removal_group_ = 0;
+  std::size_t last_stored_ = kNoEvent;  // the same of a stored event without an adapter
+  std::uint32_t last_stored_group_ = 0;
+  std::uint32_t last_stored_size_ = 0;
   StateDigest digest_;
   std::optional<std::size_t> digest_slot_;  // of digest_group_
   std::uint32_t digest_group_ = 0;

@@ -192,6 +192,28 @@ TEST_CASE("A removal like the one before takes the room of its hash") {
   CHECK(batch.ByteSize() == one + sizeof(BlockHash));
 }
 
+TEST_CASE("A repeated stored event is like the one before but for its parent and its blocks") {
+  const ExtraKeys some{std::string("salt")};
+  FullStored source;
+  BlockStored stored = source.view();
+  KVEventBatch repeated;
+  repeated.Add(stored);
+  KVEventBatch added = repeated;
+  const std::vector<ExtraKeys> keys{some, {}};
+  const auto tokens = stored.token_ids;
+  for (const std::optional<BlockHash>& parent : {std::optional(BlockHash::FromUint64(9)), std::optional<BlockHash>()}) {
+    stored.parent_block_hash = parent;
+    stored.extra_keys = {false, keys};
+    added.Add(stored);
+    repeated.RepeatStored(parent);
+    for (std::size_t i = 0; i < 2; ++i) {
+      repeated.AppendBlock(stored.block_hashes[i], tokens.subspan(2 * i, 2), keys[i]);
+    }
+  }
+  CHECK(repeated == added);
+  CHECK(repeated.ByteSize() == added.ByteSize());
+}
+
 TEST_CASE("A repeated removal is like the one before") {
   KVEventBatch added;
   KVEventBatch repeated;

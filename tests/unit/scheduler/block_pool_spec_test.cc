@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The behaviour of vLLM's block pool and its C++ port, as docs/protocol.md states it.
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -101,6 +103,47 @@ TEST_CASE("a store says the group, its kind and its window") {
     REQUIRE(pool.Allocate(2, &prompt.table));
     pool.Register(prompt.chain(), prompt.table, 0, 2, group);
     CHECK(Names(prompt, 4).Of(pool.TakeEvents()) == Texts{expected[group]});
+  }
+}
+
+TEST_CASE("stores of a step keep their own group, kind, window and adapter, whatever stands before them") {
+  struct Store {
+    std::uint32_t group;
+    const LoraAdapter* lora;
+  };
+  const LoraAdapter lora{42, "my_lora"};
+  const std::vector<Store> stores = {{0, nullptr}, {0, nullptr}, {0, &lora}, {0, &lora},   {0, nullptr},
+                                     {1, nullptr}, {1, nullptr}, {2, &lora}, {1, nullptr}, {0, nullptr}};
+  BlockPoolOptions options = Options(16, 4);
+  options.announce_at_registration = false;
+  options.groups = ThreeGroups();
+  BlockPool pool(options);
+  for (int step = 0; step < 2; ++step) {
+    for (std::size_t i = 0; i < stores.size(); ++i) {
+      Prompt prompt("0", Range(static_cast<TokenId>(100 * i + 1000 * step), 4), 4);
+      REQUIRE(pool.Allocate(1, &prompt.table));
+      BlockChain chain = prompt.chain();
+      chain.lora = stores[i].lora;
+      pool.Register(chain, prompt.table, 0, 1, stores[i].group);
+      pool.AnnouncePending();
+      pool.Free(prompt.table);
+    }
+    const KVEventBatch batch = pool.TakeEvents();
+    std::vector<BlockStored> found;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const KVEventBatch::Event event = batch.at(i);
+      if (const auto* const stored = std::get_if<BlockStored>(&event)) found.push_back(*stored);
+    }
+    REQUIRE(found.size() == stores.size());
+    for (std::size_t i = 0; i < stores.size(); ++i) {
+      const GroupSpec& group = options.groups[stores[i].group];
+      CHECK(found[i].group_idx == stores[i].group);
+      CHECK(found[i].kv_cache_spec_kind == group.kind);
+      CHECK(found[i].kv_cache_spec_sliding_window == group.sliding_window);
+      CHECK(found[i].lora_id.has_value() == (stores[i].lora != nullptr));
+      CHECK(found[i].lora_name.has_value() == (stores[i].lora != nullptr));
+      CHECK(found[i].token_ids.front() == 100 * i + 1000 * static_cast<std::size_t>(step));
+    }
   }
 }
 
