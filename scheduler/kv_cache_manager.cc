@@ -150,11 +150,17 @@ std::uint32_t KVCacheManager::FindRecentHit(std::span<const BlockHash> hashes, s
                                             std::uint32_t max_tokens, GroupHit* hit) const {
   const std::uint32_t size = groups_[group].block_size;
   const std::uint32_t needed = groups_[group].TokensBeforeHit();
-  hit->blocks.assign(CeilDiv(max_tokens, size), kNullBlock);
-  hit->host_blocks.assign(hit->blocks.size(), kNoHostBlock);
+  hit->blocks.resize(CeilDiv(max_tokens, size), kNullBlock);
+  hit->host_blocks.resize(hit->blocks.size(), kNoHostBlock);
+  // What is left of an earlier answer is one run at the end.
+  for (std::size_t i = hit->blocks.size(); i-- > 0;) {
+    if (hit->blocks[i] == kNullBlock && hit->host_blocks[i] == kNoHostBlock) break;
+    hit->blocks[i] = kNullBlock;
+    hit->host_blocks[i] = kNoHostBlock;
+  }
   std::uint32_t end = max_tokens;    // of the hit that is tried
   std::uint32_t found = max_tokens;  // from here to `end` the blocks are there
-  while (found > 0 && (found == end || end - found < needed)) {
+  while (found > 0 && end - found < needed) {
     const std::uint32_t position = (found - 1) / size;
     const Place place = FindBlock(hashes, group, found);
     if (place.block != kNullBlock || place.host_block != kNoHostBlock) {

@@ -58,7 +58,8 @@ struct LoadBlock {
 };
 
 // Every worker copies the first tokens of a device block to another, before anything of the step is computed: a request
-// continues from a block that is not full, and the source may get other tokens behind these.
+// continues from a block that is not full, and the source may get other tokens behind these. As long as a block is
+// registered with these tokens only, it keeps what was computed of them: of a group of states the one behind the last.
 struct CopyBlock {
   BlockId source = 0;
   BlockId destination = 0;

@@ -25,6 +25,10 @@ TEST_CASE("a model configuration names its groups, and hashes cover what divides
   const auto finer = ParseModelConfig(R"({"hash_block_size": 4, "groups": [{"kind": "mamba", "block_size": 8}]})");
   REQUIRE(finer);
   CHECK(finer->hash_block_size == 4);
+  CHECK_FALSE(finer->partial_blocks);
+  const auto partial = ParseModelConfig(R"({"partial_blocks": true, "groups": [{"kind": "mamba", "block_size": 8}]})");
+  REQUIRE(partial);
+  CHECK(partial->partial_blocks);
 }
 
 TEST_CASE("a model configuration that cannot work is refused by field, value and what is allowed") {
@@ -39,7 +43,10 @@ TEST_CASE("a model configuration that cannot work is refused by field, value and
            {R"({"groups": 3})", "groups is 3; allowed: a list of at least one group"},
            {R"({"groups": []})", "there are 0 groups; allowed: 1 to 64"},
            {R"({"group": []})",
-            "the model configuration is an object with the key \"group\"; allowed: the keys hash_block_size, groups"},
+            "the model configuration is an object with the key \"group\"; allowed: the keys hash_block_size, groups, "
+            "partial_blocks"},
+           {R"({"partial_blocks": 1, "groups": [{"kind": "mamba", "block_size": 4}]})",
+            "partial_blocks is 1; allowed: true or false"},
            {R"({"groups": [{"block_size": 4}]})", "groups[0].kind is missing; allowed: " + kinds},
            {R"({"groups": [{"kind": "full", "block_size": 4}]})", "groups[0].kind is \"full\"; allowed: " + kinds},
            {R"({"groups": [{"kind": "mamba"}]})", "groups[0].block_size is missing; allowed: " + tokens},
@@ -76,6 +83,10 @@ TEST_CASE("the model configurations in the documentation can be loaded") {
   const auto mamba = LoadModelConfig(directory + "/mamba-hybrid.json");
   REQUIRE(mamba);
   CHECK(mamba->hash_block_size == 16);
+  const auto partial = LoadModelConfig(directory + "/mamba-hybrid-partial.json");
+  REQUIRE(partial);
+  CHECK(partial->groups == mamba->groups);
+  CHECK(partial->partial_blocks);
   const auto missing = LoadModelConfig(directory + "/none.json");
   REQUIRE_FALSE(missing);
   CHECK(missing.error().message.ends_with("none.json\": No such file or directory"));

@@ -50,6 +50,15 @@ class ReplayTrace(unittest.TestCase):
         run = replay("--model-config", model, "--kv-events-config", json.dumps(config), "--limit", "2")
         self.assertEqual(run.returncode, 0, run.stderr)
 
+    def test_partial_blocks_make_hits_longer(self):
+        models = pathlib.Path(GOLDEN).parent.parent / "docs/model-configs"
+        hits = {}
+        for name in ("mamba-hybrid", "mamba-hybrid-partial"):
+            run = replay("--model-config", str(models / f"{name}.json"), "--num-blocks", "20000", "--json", *self.events())
+            self.assertEqual(run.returncode, 0, run.stderr)
+            hits[name] = json.loads(run.stdout)["hit_tokens"]
+        self.assertGreater(hits["mamba-hybrid-partial"], hits["mamba-hybrid"])
+
     def test_the_dumps_have_a_line_per_block_and_per_batch(self):
         run = replay("--num-blocks", "400", "--json", "--dump-state", f"{self.path}/state", "--dump-digests", f"{self.path}/digests",
                      *self.events())

@@ -71,6 +71,26 @@ TEST_CASE("a word stands for every token before it") {
   CHECK(runner->WordAt(5, 2) == 0);
 }
 
+TEST_CASE("a copy takes the first words of a block to another, before anything is computed") {
+  auto runner = MakeRunner();
+  Sequence sequence{1, {3, 9, 5}, kPrompt, 0};
+  Advance(*runner, sequence, 10);
+  // Goes on within its second block, whose first two words it takes from the other's; the source changes behind these.
+  Sequence other{2, {3, 7}, {11, 12, 13, 14, 15, 16, 99}, 6};
+  Sequence writer{3, {12, 9}, {1, 2, 3, 4, 5, 6}, 0};
+  SchedulerOutput step;
+  step.copies.push_back({9, 7, 0, 2});
+  step.requests.push_back(writer.Schedule(6));
+  step.requests.push_back(other.Schedule(1));
+  runner->Run(step);
+  std::uint64_t word = SimulatedRunner::kRootWord;
+  for (std::uint32_t p = 0; p < 7; ++p) {
+    word = SimulatedRunner::ChainWord(word, other.tokens[p]);
+    CHECK(runner->WordAt(other.tables[0][p / kBlockSize], p % kBlockSize) == word);
+  }
+  CHECK(runner->WordAt(7, 3) == 0);
+}
+
 TEST_CASE("chunks, decode steps and other physical blocks draw the same tokens") {
   auto whole = MakeRunner();
   Sequence a{1, {1, 2, 3, 4}, kPrompt, 0};

@@ -89,6 +89,34 @@ TEST_CASE("known-parent: behind a gap a skipped parent is no parent that the gap
   CHECK(bench.checker.counts().skipped_parents == 1);
 }
 
+TEST_CASE(
+    "a partial block, whose block_size is below its group's, is a block like others and leaves for a longer one") {
+  const std::vector<TokenId> tokens{1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<BlockHash> hashes{BlockHash::FromUint64(1), BlockHash::FromUint64(2), BlockHash::FromUint64(3)};
+  const std::span<const BlockHash> all(hashes);
+  const std::span<const TokenId> ids(tokens);
+  for (const std::string_view kind : {"full_attention", "sliding_window", "mamba"}) {
+    CAPTURE(kind);
+    Bench bench;
+    bench.batch.Add(OfKind(kind, all.first(1), ids.first(4), 4));
+    BlockStored partial = OfKind(kind, all.subspan(1, 1), ids.subspan(4, 2), 2);
+    partial.parent_block_hash = hashes[0];
+    bench.batch.Add(partial);
+    bench.End();
+    BlockRemoved removed;
+    removed.block_hashes = all.subspan(1, 1);
+    removed.group_idx = 1;
+    bench.batch.Add(removed);
+    BlockStored full = OfKind(kind, all.subspan(2, 1), ids.subspan(4, 4), 4);
+    full.parent_block_hash = hashes[0];
+    bench.batch.Add(full);
+    bench.End();
+    CHECK(bench.checker.Verdict() == CheckVerdict::kClean);
+    CHECK(bench.checker.counts().masked_events == 0);
+    CHECK(bench.checker.counts().skipped_parents == 0);
+  }
+}
+
 TEST_CASE("W11: token-count: an event of a group that skips blocks may carry their tokens, too, and that is counted") {
   const std::vector<TokenId> tokens{1, 2, 3, 4, 5, 6, 7, 8};
   const std::vector<BlockHash> hashes{BlockHash::FromUint64(1), BlockHash::FromUint64(2), BlockHash::FromUint64(3)};
