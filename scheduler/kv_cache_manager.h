@@ -13,8 +13,8 @@
 
 namespace kvwire::scheduler {
 
-// A group's part of a prefix hit, by position. Of device and host block at most one is given, none where the group
-// needs none.
+// A group's part of a prefix hit, by position. Of device block and lower tier's block at most one is given, none where
+// the group needs none.
 struct GroupHit {
   std::vector<BlockId> blocks;
   std::vector<HostBlockId> host_blocks;  // to be loaded; as many as `blocks`
@@ -25,7 +25,9 @@ struct GroupHit {
 struct PrefixHit {
   std::span<const GroupHit> groups;
   std::uint32_t num_tokens = 0;
-  std::uint32_t num_host_tokens = 0;  // of these, those that some group has to load
+  // Of these, those that some group has to load: from the disk, or else from the host.
+  std::uint32_t num_host_tokens = 0;
+  std::uint32_t num_disk_tokens = 0;
 };
 
 // Gives requests their blocks: prefix lookup over all groups, allocation, registration of full blocks, and the return
@@ -49,7 +51,7 @@ class KVCacheManager {
 
   explicit KVCacheManager(Options options);
 
-  // A lower tier that lookups ask where the pool has nothing; it outlives the manager. Null: none.
+  // The lower tiers that lookups ask where the pool has nothing; outlives the manager. Null: none.
   void set_connector(KVConnector* connector) noexcept { connector_ = connector; }
 
   // The longest cached prefix, at most num_tokens - 1 tokens of it: the last token must be computed, for its output.
@@ -83,7 +85,7 @@ class KVCacheManager {
   std::uint32_t FindHit(std::span<const BlockHash> hashes, std::uint64_t max_tokens, std::vector<GroupHit>* hit) const;
   std::uint32_t FindGroupHit(std::span<const BlockHash> hashes, std::size_t group, std::uint32_t max_tokens,
                              GroupHit* hit) const;
-  std::uint32_t CountHostTokens(std::uint32_t num_tokens);
+  void CountLoadedTokens(PrefixHit* hit);
   void TakeOver(Request* request, const PrefixHit& hit);
   void Load(Request* request, std::size_t group, const GroupHit& hit);
   std::span<const BlockId> Reachable(std::size_t group, std::span<const BlockId> table, std::uint32_t first,
@@ -103,7 +105,7 @@ class KVCacheManager {
   std::vector<BlockId> reversed_;
   std::vector<BlockId> reachable_;
   std::vector<BlockId> loaded_;
-  std::vector<bool> is_loaded_;  // by hash block
+  std::vector<std::uint8_t> source_;  // by hash block: 0 is the device, 1 + Tier a lower tier
 };
 
 }  // namespace kvwire::scheduler

@@ -6,14 +6,17 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "kv_events/aggregate/worker_event_aggregator.h"
 #include "kv_events/batch.h"
 #include "kv_events/digest.h"
+#include "kv_events/error.h"
+#include "kv_events/log.h"
+#include "kv_events/state_source.h"
 #include "scheduler/block_context.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/free_block_queue.h"
@@ -21,46 +24,56 @@
 
 namespace kvwire::scheduler {
 
-struct HostTierOptions {
+struct LowerTierOptions {
+  Tier tier = Tier::kHost;
   std::uint32_t num_blocks = 0;          // at least 1
+  HostBlockId first_block = 1;           // the id of its first block; the others follow
   std::uint32_t num_workers = 1;         // each copies its part of every block; up to the aggregator's bound
   std::size_t max_stores_in_flight = 1;  // how many device blocks it holds at most
-  std::uint32_t lookahead = 256;         // how many of the next victims it looks at in a step
   bool enable_events = false;
   std::vector<GroupSpec> groups;  // as the pool has them
   StateDigest* digest = nullptr;  // of the stream, with events only; outlives the tier
   LogSink log;
 };
 
-// Blocks in host memory, medium "CPU". It takes what the device would evict next, and gives up what was used least
-// recently. A block is found, and announced, from the step on in which the last worker has stored its part; a store
-// that fails for one worker was none.
+// Blocks below the device, in host memory (medium "CPU") or on a disk ("DISK"). It takes what the device would evict
+// next, and gives up what was used least recently. A block is found, and announced, from the step on in which the last
+// worker has stored its part; a store that fails for one worker was none.
 //
 // Threads: the step thread.
 // Bounds: about 200 bytes a block and 8 a worker; with events also twice its tokens. A hash is in at most one block.
-class HostTier final : public KVConnector {
+class LowerTier final : public StateSource {
  public:
   // Errors: kInvalidArgument names the option, its value and what is allowed.
-  static Result<std::unique_ptr<HostTier>> Create(HostTierOptions options);
+  static Result<std::unique_ptr<LowerTier>> Create(LowerTierOptions options);
 
-  HostBlockId FindBlock(const BlockHash& hash, std::uint32_t group) const override;
-  void Pin(HostBlockId block) override;
-  void Unpin(HostBlockId block) override;
-  void Drop(HostBlockId block) override;
-  void PlanStores(BlockPool* pool, std::vector<StoreBlock>* stores) override;
-  bool CancelStore(BlockPool* pool) override;
-  std::size_t num_storing() const noexcept override { return num_storing_; }
-  void OnWorkerOutput(std::span<const StoreResult> results, BlockPool* pool) override;
-  const KVEventBatch& TakeEvents() override;
-  void Reset(HostReset policy) override;
-  KVConnectorStats stats() const noexcept override { return stats_; }
+  // Blocks of this tier, and stores of its own jobs. The rest is as KVConnector has it.
+  bool Has(HostBlockId block) const noexcept {
+    return block >= options_.first_block && block - options_.first_block < options_.num_blocks;
+  }
+  Tier tier() const noexcept { return options_.tier; }
+
+  HostBlockId FindBlock(const BlockHash& hash, std::uint32_t group) const;
+  void Pin(HostBlockId block);
+  void Unpin(HostBlockId block);
+  void Drop(HostBlockId block);
+  // `victims`: what the device would take next, whether it is registered or not. Jobs are numbered from *next_job on.
+  void PlanStores(BlockPool* pool, std::span<const BlockId> victims, StoreJobId* next_job,
+                  std::vector<StoreBlock>* stores);
+  bool CancelStore(BlockPool* pool);
+  std::size_t num_storing() const noexcept { return num_storing_; }
+  void OnWorkerOutput(std::span<const StoreResult> results, BlockPool* pool);
+  const KVEventBatch& TakeEvents();
+  void Reset(TierReset policy);
+  KVConnectorStats stats() const noexcept;
   void Walk(const std::function<void(const ResidentBlock&)>& visit) const override;
 
-  std::size_t num_resident() const noexcept { return num_resident_; }
   // Blocks that a store may take.
   std::size_t num_available() const noexcept { return queue_.size(); }
 
  private:
+  using Place = std::uint32_t;  // of a block within the tier, from 1 on; 0 is none
+
   enum class State : std::uint8_t { kEmpty, kStoring, kResident };
   struct Key {
     BlockHash hash;
@@ -84,30 +97,33 @@ class HostTier final : public KVConnector {
   };
   struct Job {
     BlockId device_block = 0;
-    HostBlockId host_block = kNoHostBlock;
+    Place place = 0;
     std::uint32_t num_results = 0;
     bool failed = false;
     bool cancelled = false;
     std::vector<bool> has_result;  // by worker
   };
 
-  HostTier(HostTierOptions options, std::unique_ptr<WorkerEventAggregator> aggregator);
+  LowerTier(LowerTierOptions options, std::unique_ptr<WorkerEventAggregator> aggregator);
 
-  HostBlockId TakeBlock();
-  void StartStore(BlockPool* pool, BlockId device_block, std::vector<StoreBlock>* stores);
+  Place PlaceOf(HostBlockId block) const noexcept { return block - options_.first_block + 1; }
+  HostBlockId IdOf(Place place) const noexcept { return options_.first_block + place - 1; }
+  std::string_view medium() const noexcept { return TraitsOf(options_.tier).medium; }
+  Place Find(const BlockHash& hash, std::uint32_t group) const;
+  Place TakePlace();
+  void StartStore(BlockPool* pool, BlockId device_block, StoreJobId id, std::vector<StoreBlock>* stores);
   void EndStore(Job* job);
-  void Forget(HostBlockId block);
-  void ReportStored(std::uint32_t worker, HostBlockId block);
-  void ReportRemoved(std::uint32_t worker, HostBlockId block);
-  std::vector<HostBlockId> ParentsFirst() const;
+  void Forget(Place place);
+  void ReportStored(std::uint32_t worker, Place place);
+  void ReportRemoved(std::uint32_t worker, Place place);
+  std::vector<Place> ParentsFirst() const;
 
-  const HostTierOptions options_;
+  const LowerTierOptions options_;
   const std::unique_ptr<WorkerEventAggregator> aggregator_;  // null without events
-  std::vector<Block> blocks_;                                // entry 0 is none
+  std::vector<Block> blocks_;                                // by place; entry 0 is none
   FreeBlockQueue queue_;                                     // empty ones, then resident ones by use
-  std::unordered_map<Key, HostBlockId, HashOfKey> index_;    // resident ones and those being stored
+  std::unordered_map<Key, Place, HashOfKey> index_;          // resident ones and those being stored
   std::map<StoreJobId, Job> jobs_;                           // until every worker has reported
-  StoreJobId next_job_ = 1;
   std::size_t num_storing_ = 0;
   std::size_t num_resident_ = 0;
   KVEventBatch events_;
