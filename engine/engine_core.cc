@@ -5,6 +5,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@ namespace kvwire::engine {
 
 using scheduler::RunnerOutput;
 using scheduler::SchedulerOutput;
+using scheduler::Tier;
 
 // Stands between scheduler and publisher to count the batches and to time the calls. Without a publisher it discards.
 class EngineCore::PublishProbe final : public EventPublisher {
@@ -66,27 +68,35 @@ namespace {
 
 // What the system would grant, and take back by killing the process, is refused here.
 Status CheckMemory(const scheduler::SchedulerConfig& config) {
-  constexpr double kBytesPerBlock = 116;      // of the pool, without the tokens
-  constexpr double kBytesPerHostBlock = 500;  // of the tier and of what its workers report, without the tokens of both
+  constexpr double kBytesPerBlock = 116;       // of the pool, without the tokens
+  constexpr double kBytesPerLowerBlock = 500;  // of the tier and of what its workers report, without the tokens of both
+  constexpr double kBytesPerPart = 8;          // of a worker's part of a block, in the tier; on disk as much again
   constexpr double kGiB = 1u << 30;
   std::uint32_t block_size = config.block_size;
   for (const scheduler::KVCacheGroup& group : config.groups) block_size = std::max(block_size, group.block_size);
-  const double needed = config.num_blocks * (kBytesPerBlock + double{sizeof(TokenId)} * block_size);
+  double needed = config.num_blocks * (kBytesPerBlock + double{sizeof(TokenId)} * block_size);
   const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  const double host_needed = config.host_blocks * (kBytesPerHostBlock + 8.0 * config.tensor_parallel_size +
-                                                   2.0 * sizeof(TokenId) * block_size);
-  if (needed + host_needed <= present) return {};
-  if (needed <= present) {
-    return MakeError(ErrorCode::kUnavailable,
-                     fmt::format("host_blocks: {} blocks of {} tokens need about {:.1f} GiB to keep account of, beside "
-                                 "{:.1f} GiB for num_blocks; this machine has {:.1f} GiB",
-                                 config.host_blocks, block_size, host_needed / kGiB, needed / kGiB, present / kGiB));
+  if (needed > present) {
+    return MakeError(
+        ErrorCode::kUnavailable,
+        fmt::format("num_blocks: {} blocks of {} tokens need about {:.1f} GiB to keep account of; this machine "
+                    "has {:.1f} GiB",
+                    config.num_blocks, block_size, needed / kGiB, present / kGiB));
   }
-  return MakeError(
-      ErrorCode::kUnavailable,
-      fmt::format("num_blocks: {} blocks of {} tokens need about {:.1f} GiB to keep account of; this machine "
-                  "has {:.1f} GiB",
-                  config.num_blocks, block_size, needed / kGiB, present / kGiB));
+  for (const auto& [tier, blocks, parts] :
+       {std::tuple(Tier::kHost, config.host_blocks, 1), {Tier::kDisk, config.disk_blocks, 2}}) {
+    const double own = blocks * (kBytesPerLowerBlock + parts * kBytesPerPart * config.tensor_parallel_size +
+                                 2.0 * sizeof(TokenId) * block_size);
+    if (needed + own > present) {
+      return MakeError(
+          ErrorCode::kUnavailable,
+          fmt::format("{}: {} blocks of {} tokens need about {:.1f} GiB to keep account of, beside "
+                      "{:.1f} GiB for the blocks above them; this machine has {:.1f} GiB",
+                      TraitsOf(tier).option, blocks, block_size, own / kGiB, needed / kGiB, present / kGiB));
+    }
+    needed += own;
+  }
+  return {};
 }
 
 std::string RandomName() {
@@ -123,6 +133,11 @@ EngineCore::EngineCore(EngineConfig config, std::unique_ptr<PublishProbe> probe,
 
 EngineCore::~EngineCore() = default;
 
+void EngineCore::Shutdown(std::chrono::milliseconds deadline) {
+  scheduler_->Shutdown(deadline);
+  runner_->Close();
+}
+
 EngineCore::StepResult EngineCore::Step() {
   const Clock& clock = *config_.clock;
   const std::uint64_t batches_before = probe_->batches();
@@ -138,6 +153,9 @@ EngineCore::StepResult EngineCore::Step() {
   const MonotonicNanos ran = clock.Now();
   result.finished = scheduler_->UpdateFromOutput(step, output);
   result.sampled = std::move(output.sampled);
+  std::erase_if(result.sampled, [undone = scheduler_->undone()](const scheduler::SampledToken& token) {
+    return std::ranges::find(undone, token.id) != undone.end();
+  });
   const MonotonicNanos updated = clock.Now();
 
   times_.schedule += std::chrono::nanoseconds(scheduled - start);

@@ -50,7 +50,8 @@ class EngineCore {
   // What a step did.
   struct StepResult {
     std::uint64_t num_scheduled_tokens = 0;
-    std::vector<scheduler::SampledToken> sampled;  // of requests that finish with this step, too
+    // Of requests that finish with this step, too; not of those that a failed load has undone.
+    std::vector<scheduler::SampledToken> sampled;
     std::vector<scheduler::FinishedRequest> finished;
     bool published = false;  // a batch left; its ordinal, counted from 0, is batches_published() - 1
   };
@@ -90,8 +91,8 @@ class EngineCore {
   // Runs one step, also when there is no work.
   StepResult Step();
 
-  // Publishes what is still recorded and closes the publisher. Idempotent.
-  void Shutdown(std::chrono::milliseconds deadline) { scheduler_->Shutdown(deadline); }
+  // Publishes what is still recorded, closes the publisher and the runner. Idempotent. No step follows.
+  void Shutdown(std::chrono::milliseconds deadline);
 
   // Publish() calls so far, those outside a step included.
   std::uint64_t batches_published() const noexcept;

@@ -53,6 +53,7 @@ void SimulatedRunner::Options::Fit(const scheduler::SchedulerConfig& config) {
   groups = config.groups;
   num_speculative_tokens = config.num_speculative_tokens;
   host_blocks = config.host_blocks;
+  disk_blocks = config.disk_blocks;
   num_workers = config.tensor_parallel_size;
 }
 
@@ -91,16 +92,20 @@ Result<std::unique_ptr<SimulatedRunner>> SimulatedRunner::Create(Options options
   std::unique_ptr<SimulatedRunner> runner(
       new SimulatedRunner(std::move(options), words_per_block, static_cast<std::uint64_t*>(memory), bytes));
   const Options& owned = runner->options_;
-  if (owned.host_blocks == 0) return runner;
-  auto workers =
-      SimulatedWorkers::Create({owned.host_blocks, words_per_block, owned.num_workers, owned.failed_store_percent,
-                                owned.failed_load_percent, owned.max_store_delay, owned.copy_seed});
+  if (owned.host_blocks == 0 && owned.disk_blocks == 0) return runner;
+  auto workers = SimulatedWorkers::Create({owned.host_blocks, owned.disk_blocks, owned.disk_dir, owned.log,
+                                           words_per_block, owned.num_workers, owned.failed_store_percent,
+                                           owned.failed_load_percent, owned.max_store_delay, owned.copy_seed});
   if (!workers) return tl::unexpected<Error>(std::move(workers).error());
   runner->workers_ = *std::move(workers);
   return runner;
 }
 
 SimulatedRunner::~SimulatedRunner() { ::munmap(words_, bytes_); }
+
+void SimulatedRunner::Close() {
+  if (workers_ != nullptr) workers_->Close();
+}
 
 RunnerOutput SimulatedRunner::Run(const SchedulerOutput& step) {
   RunnerOutput output;

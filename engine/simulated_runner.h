@@ -6,13 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/simulated_workers.h"
 #include "kv_events/error.h"
 #include "kv_events/events.h"
+#include "kv_events/log.h"
 #include "scheduler/kv_cache_group.h"
 #include "scheduler/model_runner.h"
 
@@ -42,7 +45,7 @@ struct TimeModel {
 // which the first one chooses among those that the group still needs. So a block that was stolen, is stale, was given
 // back too early or is not computed yet changes what the model says.
 //
-// With host blocks, SimulatedWorkers copy words between them and the device's.
+// With host or disk blocks, SimulatedWorkers copy words between them and the device's.
 //
 // Drawn tokens lie in [first_output_token, first_output_token + num_output_tokens).
 // Threads: one thread at a time.
@@ -56,8 +59,11 @@ class SimulatedRunner final : public scheduler::ModelRunner {
     // Draft tokens it proposes for each request that samples, and how many of a hundred are what it will draw.
     std::uint32_t num_speculative_tokens = 0;
     std::uint32_t draft_accuracy_percent = 70;
-    // A host tier: its blocks, the workers that share the copying, and how many of a hundred of these copies fail.
+    // The lower tiers: their blocks, the disk's directory, which no other engine may use; the workers that share the
+    // copying, and how many of a hundred of these copies fail.
     std::uint32_t host_blocks = 0;
+    std::uint32_t disk_blocks = 0;
+    std::string disk_dir;
     std::uint32_t num_workers = 1;
     std::uint32_t failed_store_percent = 0;  // of a worker's parts
     std::uint32_t failed_load_percent = 0;   // of blocks
@@ -65,8 +71,9 @@ class SimulatedRunner final : public scheduler::ModelRunner {
     std::uint64_t copy_seed = 1;             // of delays and failures
     TokenId first_output_token = 131072;
     std::uint32_t num_output_tokens = 20864;
+    LogSink log;
 
-    // Takes over what must be as the scheduler has it: blocks, groups, drafts, the host tier and its workers.
+    // Takes over what must be as the scheduler has it: blocks, groups, drafts, the lower tiers and their workers.
     void Fit(const scheduler::SchedulerConfig& config);
   };
 
@@ -76,7 +83,8 @@ class SimulatedRunner final : public scheduler::ModelRunner {
     return kRootWord ^ (group * 0x9e3779b97f4a7c15u);
   }
 
-  // Errors: kInvalidArgument names the option; kUnavailable when the address space for the words is refused.
+  // Errors: kInvalidArgument names the option; kUnavailable when the address space for the words is refused; as
+  // DiskBlocks::Open.
   static Result<std::unique_ptr<SimulatedRunner>> Create(Options options);
   ~SimulatedRunner() override;
   SimulatedRunner(const SimulatedRunner&) = delete;
@@ -84,6 +92,9 @@ class SimulatedRunner final : public scheduler::ModelRunner {
 
   // REQUIRES: block tables name blocks below num_blocks.
   scheduler::RunnerOutput Run(const scheduler::SchedulerOutput& step) override;
+
+  // Removes the disk's files.
+  void Close() override;
 
   // The word of a physical slot; 0 if it was never written. REQUIRES: block < num_blocks, offset is below the
   // largest block size.
@@ -97,9 +108,9 @@ class SimulatedRunner final : public scheduler::ModelRunner {
     std::copy(words.begin(), words.end(), words_ + static_cast<std::size_t>(block) * words_per_block_);
   }
 
-  // The word of a slot of a host block. REQUIRES: there are host blocks; as WordAt().
-  std::uint64_t HostWordAt(scheduler::HostBlockId block, std::uint32_t offset) const noexcept {
-    return workers_->WordAt(block, offset);
+  // The first words of a lower tier's block; nothing if they cannot be read. REQUIRES: there is such a block.
+  std::optional<std::vector<std::uint64_t>> LowerWords(scheduler::HostBlockId block, std::uint32_t num_tokens) const {
+    return workers_->WordsOf(block, num_tokens);
   }
 
   // The word of a position from the word before it and its token.
@@ -129,7 +140,7 @@ class SimulatedRunner final : public scheduler::ModelRunner {
   const std::size_t words_per_block_;
   std::uint64_t* const words_;
   const std::size_t bytes_;
-  std::unique_ptr<SimulatedWorkers> workers_;  // with host blocks only
+  std::unique_ptr<SimulatedWorkers> workers_;  // with lower tiers only
 };
 
 }  // namespace kvwire::engine

@@ -385,13 +385,17 @@ Status ReadMediumNames(const Json& object, KVEventsConfig::Extensions* extension
   ObjectReader reader(object, "kvwire.medium_names.");
   reader.String("GPU", &extensions->medium_gpu);
   reader.String("CPU", &extensions->medium_cpu);
+  reader.String("DISK", &extensions->medium_disk);
   reader.String("STORAGE", &extensions->medium_storage);
   if (Status read = reader.Finish(); !read) return read;
-  const std::pair<std::string_view, const std::string*> media[] = {
-      {"GPU", &extensions->medium_gpu}, {"CPU", &extensions->medium_cpu}, {"STORAGE", &extensions->medium_storage}};
+  const std::pair<std::string_view, const std::string*> media[] = {{kMediumGpu, &extensions->medium_gpu},
+                                                                   {kMediumCpu, &extensions->medium_cpu},
+                                                                   {kMediumDisk, &extensions->medium_disk},
+                                                                   {kMediumStorage, &extensions->medium_storage}};
   // Consumers compare without regard to case.
   for (std::size_t i = 1; i < std::size(media); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
+      if (media[j].first == kMediumDisk) continue;  // one name for disk and storage is allowed
       if (CanonicalMedium(*media[i].second) != CanonicalMedium(*media[j].second)) continue;
       return Invalid(fmt::format("kvwire.medium_names: {} and {} are both {}; allowed: different names", media[j].first,
                                  media[i].first, Shown(*media[i].second)));
@@ -505,8 +509,10 @@ std::string KVEventsConfig::ToJson() const {
   extensions["replay_layout"] = NameOf(kReplayLayouts, kvwire.replay_layout);
   extensions["first_seq"] = kvwire.first_seq;
   extensions["mode"] = NameOf(kModes, kvwire.mode);
-  extensions["medium_names"] = {
-      {kMediumGpu, kvwire.medium_gpu}, {kMediumCpu, kvwire.medium_cpu}, {kMediumStorage, kvwire.medium_storage}};
+  extensions["medium_names"] = {{kMediumGpu, kvwire.medium_gpu},
+                                {kMediumCpu, kvwire.medium_cpu},
+                                {kMediumDisk, kvwire.medium_disk},
+                                {kMediumStorage, kvwire.medium_storage}};
   extensions["removals"] = NameOf(kRemovals, kvwire.removals);
   extensions["overflow"] = NameOf(kOverflows, kvwire.overflow);
   extensions["queue_bytes"] = kvwire.queue_bytes;

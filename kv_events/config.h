@@ -65,9 +65,11 @@ struct KVEventsConfig {
     ReplayLayout replay_layout = ReplayLayout::kTopic;
     std::uint64_t first_seq = 0;  // 0, or 1 to look like other producers in tests
     SocketMode mode = SocketMode::kAuto;
-    // On the wire instead of vLLM's names; "medium_names": {"GPU": ..., "CPU": ..., "STORAGE": ...} in JSON.
+    // On the wire instead of vLLM's names; "medium_names": {"GPU": ..., "CPU": ..., "DISK": ..., "STORAGE": ...} in
+    // JSON.
     std::string medium_gpu = "GPU";
     std::string medium_cpu = "CPU";
+    std::string medium_disk = "DISK";  // may be the name of the storage, for consumers that have one name for both
     std::string medium_storage = "STORAGE";
     Removals removals = Removals::kExact;
     Overflow overflow = Overflow::kDrop;

@@ -22,6 +22,7 @@ struct Profile {
   ReplayLayout replay_layout;
   std::string_view gpu = "GPU";
   std::string_view cpu = "CPU";
+  std::string_view disk = "DISK";
   std::string_view storage = "STORAGE";
 };
 
@@ -42,11 +43,11 @@ constexpr Profile kProfiles[] = {
     {"kthena", EventFormat::kArray, ArrayTail::kLegacy, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic},
     // Map events, 64-bit hashes, media in lower case; cannot take a topic in replay answers.
     {"xllm", EventFormat::kMap, ArrayTail::kFull, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kLegacy, "gpu",
-     "cpu", "storage"},
+     "cpu", "storage", "storage"},
     // Looks like SGLang before its map events: at most nine array elements, signed first 64 bits, its names of media,
     // replay without topic. Nine-byte integers, because llm-d reads this dialect as strictly as vLLM's.
     {"sglang", EventFormat::kArray, ArrayTail::kLegacy, HashForm::kFirstInt64, WideHashes::kAlways,
-     ReplayLayout::kLegacy, "GPU", "CPU_PINNED", "DISK"},
+     ReplayLayout::kLegacy, "GPU", "CPU_PINNED", "DISK", "DISK"},
     // Looks like TensorRT-LLM's streaming publisher: vLLM's map events, unsigned low 64 bits, replay with topic.
     {"trtllm", EventFormat::kMap, ArrayTail::kFull, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic},
 };
@@ -76,6 +77,7 @@ Status ApplyProfile(std::string_view name, KVEventsConfig::Extensions* extension
   extensions->replay_layout = found->replay_layout;
   extensions->medium_gpu = found->gpu;
   extensions->medium_cpu = found->cpu;
+  extensions->medium_disk = found->disk;
   extensions->medium_storage = found->storage;
   return {};
 }

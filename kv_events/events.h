@@ -20,6 +20,7 @@ inline constexpr TokenId kMaxTokenId = 0x7fffffff;
 // Where a block lives, spelled as vLLM does.
 inline constexpr std::string_view kMediumGpu = "GPU";
 inline constexpr std::string_view kMediumCpu = "CPU";
+inline constexpr std::string_view kMediumDisk = "DISK";
 inline constexpr std::string_view kMediumStorage = "STORAGE";
 
 // An image, audio or video item that overlaps a block.

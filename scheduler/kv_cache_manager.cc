@@ -58,22 +58,31 @@ PrefixHit KVCacheManager::GetComputedBlocks(const Request& request) {
                             static_cast<std::uint32_t>(group));
     }
   }
-  return {hit_, num_tokens, CountHostTokens(num_tokens)};
+  PrefixHit hit{hit_, num_tokens};
+  CountLoadedTokens(&hit);
+  return hit;
 }
 
-// Of the prefix in hit_.
-std::uint32_t KVCacheManager::CountHostTokens(std::uint32_t num_tokens) {
-  if (connector_ == nullptr) return 0;
-  is_loaded_.assign(num_tokens / hash_block_size_, false);
+void KVCacheManager::CountLoadedTokens(PrefixHit* hit) {
+  if (connector_ == nullptr) return;
+  const auto source_of = [](Tier tier) { return static_cast<std::uint8_t>(1 + static_cast<std::uint8_t>(tier)); };
+  source_.assign(hit->num_tokens / hash_block_size_, 0);
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     const std::size_t hashes_per_block = groups_[group].block_size / hash_block_size_;
     for (std::size_t position = 0; position < hit_[group].host_blocks.size(); ++position) {
-      if (hit_[group].host_blocks[position] == kNoHostBlock) continue;
-      std::fill_n(is_loaded_.begin() + static_cast<std::ptrdiff_t>(position * hashes_per_block), hashes_per_block,
-                  true);
+      const HostBlockId block = hit_[group].host_blocks[position];
+      if (block == kNoHostBlock) continue;
+      const std::uint8_t source = source_of(connector_->TierOf(block));
+      for (std::size_t i = position * hashes_per_block; i < (position + 1) * hashes_per_block; ++i) {
+        source_[i] = std::max(source_[i], source);
+      }
     }
   }
-  return static_cast<std::uint32_t>(std::count(is_loaded_.begin(), is_loaded_.end(), true)) * hash_block_size_;
+  const auto tokens_from = [&](Tier tier) {
+    return static_cast<std::uint32_t>(std::ranges::count(source_, source_of(tier))) * hash_block_size_;
+  };
+  hit->num_host_tokens = tokens_from(Tier::kHost);
+  hit->num_disk_tokens = tokens_from(Tier::kDisk);
 }
 
 std::uint32_t KVCacheManager::CachedTokens(std::span<const BlockHash> hashes) const {

@@ -13,8 +13,9 @@
 
 namespace kvwire::scheduler {
 
-// A group's part of a prefix hit, by position. Of device and host block at most one is given, none where the group
-// needs none. Where the hit ends within a block, the last one is a device block that is registered up to there.
+// A group's part of a prefix hit, by position. Of device block and lower tier's block at most one is given, none where
+// the group needs none. Where the hit ends within a block, the last one is a device block that is registered up to
+// there.
 struct GroupHit {
   std::vector<BlockId> blocks;
   std::vector<HostBlockId> host_blocks;  // to be loaded; as many as `blocks`
@@ -25,7 +26,9 @@ struct GroupHit {
 struct PrefixHit {
   std::span<const GroupHit> groups;
   std::uint32_t num_tokens = 0;
-  std::uint32_t num_host_tokens = 0;  // of these, those that some group has to load
+  // Of these, those that some group has to load: from the disk, or else from the host.
+  std::uint32_t num_host_tokens = 0;
+  std::uint32_t num_disk_tokens = 0;
 };
 
 // How many blocks are held.
@@ -56,7 +59,7 @@ class KVCacheManager {
 
   explicit KVCacheManager(Options options);
 
-  // A lower tier that lookups ask where the pool has nothing; it outlives the manager. Null: none.
+  // The lower tiers that lookups ask where the pool has nothing; outlives the manager. Null: none.
   void set_connector(KVConnector* connector) noexcept { connector_ = connector; }
 
   // The longest cached prefix, at most num_tokens - 1 tokens of it: the last token must be computed, for its output.
@@ -129,7 +132,7 @@ class KVCacheManager {
     HostBlockId host_block = kNoHostBlock;
   };
   Place FindBlock(std::span<const BlockHash> hashes, std::size_t group, std::uint32_t end) const;
-  std::uint32_t CountHostTokens(std::uint32_t num_tokens);
+  void CountLoadedTokens(PrefixHit* hit);
   void TakeOver(Request* request, const PrefixHit& hit);
   void Load(Request* request, std::size_t group, const GroupHit& hit);
   void CopyPartial(Request* request, std::size_t group, std::uint32_t num_tokens);
@@ -154,7 +157,7 @@ class KVCacheManager {
   std::vector<BlockId> reversed_;
   std::vector<BlockId> reachable_;
   std::vector<BlockId> loaded_;
-  std::vector<bool> is_loaded_;  // by hash block
+  std::vector<std::uint8_t> source_;  // by hash block: 0 is the device, 1 + Tier a lower tier
 };
 
 }  // namespace kvwire::scheduler

@@ -12,6 +12,9 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
 
   virtual RunnerOutput Run(const SchedulerOutput& step) = 0;
+
+  // No step follows: gives up what is held outside of this process. Idempotent.
+  virtual void Close() {}
 };
 
 }  // namespace kvwire::scheduler

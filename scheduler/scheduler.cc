@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "scheduler/host_tier.h"
+#include "scheduler/tiered_connector.h"
 
 namespace kvwire::scheduler {
 
@@ -30,9 +30,10 @@ Status CheckConfig(const SchedulerConfig& config, const EventPublisher* publishe
     return MakeError(ErrorCode::kInvalidArgument, "enable_kv_cache_events is true, but there is no publisher");
   }
   if (clock == nullptr) return MakeError(ErrorCode::kInvalidArgument, "there is no clock");
-  if (config.host_blocks > 0 && (config.vllm_exact || !config.enable_prefix_caching)) {
+  for (const auto& [tier, blocks] : {std::pair(Tier::kHost, config.host_blocks), {Tier::kDisk, config.disk_blocks}}) {
+    if (blocks == 0 || (!config.vllm_exact && config.enable_prefix_caching)) continue;
     return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("host_blocks is {}; allowed: 0, as {}", config.host_blocks,
+                     fmt::format("{} is {}; allowed: 0, as {}", TraitsOf(tier).option, blocks,
                                  config.vllm_exact ? "vllm_exact is true" : "enable_prefix_caching is false"));
   }
   if (Status status = AtLeast("tensor_parallel_size", config.tensor_parallel_size, 1); !status) return status;
@@ -55,16 +56,13 @@ KVCacheManager::Options CacheOptions(const SchedulerConfig& config) {
   return options;
 }
 
-Result<std::unique_ptr<HostTier>> CreateHostTier(const SchedulerConfig& config, BlockPool* pool) {
-  HostTierOptions options;
-  options.num_blocks = config.host_blocks;
+Result<std::unique_ptr<TieredConnector>> CreateLowerTiers(const SchedulerConfig& config, BlockPool* pool) {
+  TieredConnectorOptions options;
+  options.num_blocks = {config.host_blocks, config.disk_blocks};
   options.num_workers = config.tensor_parallel_size;
   options.max_stores_in_flight = std::max(1u, config.num_blocks / 8);
   options.enable_events = config.enable_kv_cache_events;
-  options.groups = pool->options().groups;
-  options.digest = pool->stream_digest();
-  options.log = config.log;
-  return HostTier::Create(std::move(options));
+  return TieredConnector::Create(options, pool, config.log);
 }
 
 }  // namespace
@@ -79,10 +77,10 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerConfig config, Blo
         "be published");
   }
   std::unique_ptr<Scheduler> scheduler(new Scheduler(std::move(config), std::move(hasher), publisher, clock));
-  if (scheduler->config_.host_blocks > 0) {
-    auto tier = CreateHostTier(scheduler->config_, &scheduler->cache_.pool());
-    if (!tier) return tl::unexpected<Error>(std::move(tier).error());
-    scheduler->connector_ = *std::move(tier);
+  if (scheduler->config_.host_blocks > 0 || scheduler->config_.disk_blocks > 0) {
+    auto tiers = CreateLowerTiers(scheduler->config_, &scheduler->cache_.pool());
+    if (!tiers) return tl::unexpected<Error>(std::move(tiers).error());
+    scheduler->connector_ = *std::move(tiers);
     scheduler->cache_.set_connector(scheduler->connector_.get());
   }
   return scheduler;
@@ -240,12 +238,14 @@ void Scheduler::CountAdmission(Request* request, const PrefixHit& hit) {
   stats_.received_tokens += received;
   // Of one that received, the hit was its beginning.
   const std::uint32_t found = received > 0 ? request->num_receiving_tokens - received : hit.num_tokens;
-  const std::uint32_t hit_tokens = found - hit.num_host_tokens;
+  const std::uint32_t hit_tokens = found - hit.num_host_tokens - hit.num_disk_tokens;
   stats_.prompt_tokens += request->num_prompt_tokens();
   stats_.full_prompt_blocks += request->num_prompt_tokens() / config_.block_size;
   stats_.hit_tokens += hit_tokens;
   stats_.hit_blocks += hit_tokens / config_.block_size;
   stats_.host_hit_tokens += hit.num_host_tokens;
+  stats_.disk_hit_tokens += hit.num_disk_tokens;
+  stats_.computed_prompt_tokens += request->num_prompt_tokens() - found - received;
 }
 
 void Scheduler::PreemptLast() {
@@ -319,6 +319,7 @@ std::vector<FinishedRequest> Scheduler::UpdateFromOutput([[maybe_unused]] const 
 // Whatever was computed on top of a block that did not arrive is undone, before anything is announced. Requests run in
 // the order of the step, so only later ones can hold what an earlier one should have loaded or computed.
 void Scheduler::UndoFailedLoads(const SchedulerOutput& step, std::span<const RequestId> failed) {
+  undone_.clear();
   if (failed.empty() || connector_ == nullptr) return;
   const auto has_failed = [failed](RequestId id) {
     return std::find(failed.begin(), failed.end(), id) != failed.end();
@@ -359,6 +360,7 @@ void Scheduler::UndoFailedLoads(const SchedulerOutput& step, std::span<const Req
     cache_.Free(request, &retired_tables_);
     ++request->num_preemptions;
     ++stats_.failed_loads;
+    undone_.push_back(request->id());
     waiting_.push_front(request);
   }
 }
@@ -443,7 +445,7 @@ bool Scheduler::ResetPrefixCache(ResetMode mode) {
   CancelStores();
   ReleaseSources();
   if (!cache_.pool().Reset()) return false;
-  if (connector_ != nullptr) connector_->Reset(config_.reset_host_tier);
+  if (connector_ != nullptr) connector_->Reset(config_.reset_lower_tiers);
   FlushOutsideStep();
   return true;
 }
@@ -511,7 +513,10 @@ SchedulerStats Scheduler::stats() const noexcept {
   stats.reported = pool_stats.reported;
   stats.removed = pool_stats.removed;
   stats.clears = pool_stats.clears;
-  if (connector_ != nullptr) stats.host = connector_->stats();
+  if (connector_ != nullptr) {
+    stats.host = connector_->stats(Tier::kHost);
+    stats.disk = connector_->stats(Tier::kDisk);
+  }
   return stats;
 }
 

@@ -48,11 +48,12 @@ struct SchedulerConfig {
   // vLLM's own order and events: a store is recorded at allocation, a "full" report at every attempt, a removal per
   // physical copy (whatever `removals` says).
   bool vllm_exact = false;
-  // Blocks of the host tier, which keeps what the device evicts; 0: there is none. It needs prefix caching, and is not
-  // vLLM's: not with vllm_exact.
+  // Blocks of the host tier and of the disk tier, which keep what the device evicts; 0: there is none. They need prefix
+  // caching, and are not vLLM's: not with vllm_exact.
   std::uint32_t host_blocks = 0;
-  std::uint32_t tensor_parallel_size = 1;  // workers, each of which copies its part of every block to the host
-  HostReset reset_host_tier = HostReset::kClear;
+  std::uint32_t disk_blocks = 0;
+  std::uint32_t tensor_parallel_size = 1;  // workers, each of which copies its part of every block to these tiers
+  TierReset reset_lower_tiers = TierReset::kClear;
   LogSink log;
 };
 
@@ -80,7 +81,8 @@ enum class Arrival : std::uint8_t {
 
 enum class ResetMode : std::uint8_t { kFailWhileRunning, kPreemptRunning };
 
-// Counters since the start. Prompt figures count a request at its first admission only.
+// Counters since the start. Prompt figures count a request at its first admission only; each prompt token is in one of
+// hit_tokens, host_hit_tokens, disk_hit_tokens and computed_prompt_tokens.
 struct SchedulerStats {
   std::uint64_t requests_added = 0;
   std::uint64_t requests_refused = 0;
@@ -92,7 +94,9 @@ struct SchedulerStats {
   std::uint64_t full_prompt_blocks = 0;  // of admitted requests
   std::uint64_t hit_tokens = 0;          // of prompts, found on the device
   std::uint64_t hit_blocks = 0;
-  std::uint64_t host_hit_tokens = 0;  // of prompts, found, some of it on the host only
+  std::uint64_t host_hit_tokens = 0;         // of prompts, found, some of it on the host only
+  std::uint64_t disk_hit_tokens = 0;         // of prompts, found, some of it on the disk only
+  std::uint64_t computed_prompt_tokens = 0;  // of prompts, found nowhere
   std::uint64_t scheduled_tokens = 0;
   std::uint64_t output_tokens = 0;
   std::uint64_t draft_tokens = 0;           // computed to be verified
@@ -112,6 +116,7 @@ struct SchedulerStats {
   std::uint64_t kept_requests = 0;          // finished requests whose blocks stayed held
   std::uint64_t kept_given_up = 0;          // of these, those whose blocks were needed before they were released
   KVConnectorStats host;
+  KVConnectorStats disk;
 };
 
 // First-come-first-served continuous batching over one block pool: a token budget per step, chunked prefill, preemption
@@ -152,6 +157,9 @@ class Scheduler {
   // or preempted since Schedule() are ignored. To be called after every Schedule().
   std::vector<FinishedRequest> UpdateFromOutput(const SchedulerOutput& step, const RunnerOutput& output);
 
+  // The requests that the last UpdateFromOutput undid; what the runner drew for them does not count.
+  std::span<const RequestId> undone() const noexcept { return undone_; }
+
   // Forgets a request, also what is kept of it. False if there is none with this id.
   bool Abort(RequestId id);
 
@@ -166,7 +174,7 @@ class Scheduler {
   // Its blocks stay cached. False if nothing is kept of such a request.
   bool ReleaseKept(RequestId id);
 
-  // Empties the prefix cache and announces it, also when it was empty; reset_host_tier says what the host tier does.
+  // Empties the prefix cache and announces it, also when it was empty; reset_lower_tiers says what these do.
   // Stores in flight are given up. False, and nothing happens, if blocks are in use
   // and the mode does not allow to preempt.
   bool ResetPrefixCache(ResetMode mode);
@@ -207,7 +215,7 @@ class Scheduler {
 
   // The device's blocks and their contents.
   const BlockPool& pool() const noexcept { return cache_.pool(); }
-  // The lower tier, or null.
+  // The lower tiers, or null.
   const KVConnector* connector() const noexcept { return connector_.get(); }
   // What was announced, over all tiers.
   const StateSource& state() const noexcept { return state_; }
@@ -292,6 +300,7 @@ class Scheduler {
   Blocked blocked_;
   std::vector<InFlight> step_;     // in the order of the step's output
   std::vector<CopyBlock> copies_;  // of the step, until their sources are released
+  std::vector<RequestId> undone_;
   // What the step's output still points to.
   std::vector<std::unique_ptr<Request>> retired_requests_;
   std::vector<std::vector<std::vector<BlockId>>> retired_tables_;

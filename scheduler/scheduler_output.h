@@ -12,11 +12,11 @@ namespace kvwire::scheduler {
 // A physical KV-cache block; block 0 is the null block.
 using BlockId = std::uint32_t;
 
-// A block of the host tier; 0 is none.
+// A block of a lower tier: the host's are numbered from 1, the disk's behind them; 0 is none.
 using HostBlockId = std::uint32_t;
 inline constexpr HostBlockId kNoHostBlock = 0;
 
-// A copy of one block to the host tier; unique within a scheduler.
+// A copy of one block to a lower tier; unique within a scheduler, over all tiers.
 using StoreJobId = std::uint64_t;
 
 // A request within one scheduler; chosen by the caller, unique among unfinished requests.
@@ -38,8 +38,8 @@ struct ScheduledRequest {
   bool samples = false;
 };
 
-// Each worker copies its part of a device block to the host, in the order of the jobs, in this step or a later one, and
-// reports each job once. The device block does not change until every worker has reported.
+// Each worker copies its part of a device block to a lower tier, in the order of the step, in this step or a later one,
+// and reports each job once. The device block does not change until every worker has reported.
 struct StoreBlock {
   StoreJobId job = 0;
   BlockId device_block = 0;
@@ -48,7 +48,7 @@ struct StoreBlock {
   std::uint32_t num_tokens = 0;
 };
 
-// Every worker copies its part of a host block to the device, before anything of the step is computed.
+// Every worker copies its part of a lower tier's block to the device, before anything of the step is computed.
 struct LoadBlock {
   RequestId request = 0;  // the one it is loaded for
   HostBlockId host_block = kNoHostBlock;

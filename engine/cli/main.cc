@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <csignal>
 #include <exception>
 
 #include <CLI/CLI.hpp>
@@ -37,6 +38,8 @@ int Run(int argc, char** argv) {
 int main(int argc, char** argv) {
   kvwire::engine::KeepStandardStreams();
   kvwire::engine::InstallStopSignals();
+  // A file that may not grow any further is an error of its own.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int exit_code = Run(argc, argv);
     const kvwire::Status written = kvwire::engine::FlushStdout();

@@ -28,6 +28,15 @@ double Share(std::uint64_t part, std::uint64_t whole) {
 
 std::string Line(std::string_view name, const std::string& value) { return fmt::format("{:<16} {}\n", name, value); }
 
+// Empty for a tier that did nothing.
+std::string TierLine(std::string_view name, std::uint64_t hit_tokens, const scheduler::KVConnectorStats& tier,
+                     const scheduler::SchedulerStats& all) {
+  if (hit_tokens == 0 && tier.stored + tier.failed_stores == 0) return "";
+  return Line(name, fmt::format("{} hit tokens ({:.2f} %), {} blocks stored, {} removed, {} loaded, {} not stored",
+                                hit_tokens, Share(hit_tokens, all.prompt_tokens), tier.stored, tier.removed,
+                                tier.loaded, tier.failed_stores));
+}
+
 // A stderr that takes nothing is no reason to end a replay.
 void Draw(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
@@ -44,10 +53,12 @@ std::string ReportAsText(const ReplayReport& report) {
   text += Line("prompt blocks", fmt::format("{} full, {} new", s.full_prompt_blocks, s.new_prompt_blocks));
   text += Line("hits", fmt::format("{} blocks, {} tokens ({:.2f} % of prompt tokens)", s.hit_blocks, s.hit_tokens,
                                    Share(s.hit_tokens, s.prompt_tokens)));
-  if (s.host_hit_tokens > 0 || s.host.stored > 0) {
-    text += Line("host tier",
-                 fmt::format("{} hit tokens ({:.2f} %), {} blocks stored, {} removed, {} loaded", s.host_hit_tokens,
-                             Share(s.host_hit_tokens, s.prompt_tokens), s.host.stored, s.host.removed, s.host.loaded));
+  text += TierLine("host tier", s.host_hit_tokens, s.host, s);
+  text += TierLine("disk tier", s.disk_hit_tokens, s.disk, s);
+  if (s.host_hit_tokens + s.disk_hit_tokens > 0) {
+    text +=
+        Line("found in", fmt::format("device {} + host {} + disk {} + computed {} = {} prompt tokens", s.hit_tokens,
+                                     s.host_hit_tokens, s.disk_hit_tokens, s.computed_prompt_tokens, s.prompt_tokens));
   }
   text += Line("output tokens", fmt::format("{}", s.output_tokens));
   text += Line("steps", fmt::format("{}, {} preemptions", s.steps, s.preemptions));
@@ -79,8 +90,15 @@ std::string ReportAsJson(const ReplayReport& report) {
       {"hit_blocks", s.hit_blocks},
       {"hit_tokens", s.hit_tokens},
       {"host_hit_tokens", s.host_hit_tokens},
+      {"disk_hit_tokens", s.disk_hit_tokens},
+      {"computed_prompt_tokens", s.computed_prompt_tokens},
       {"host_stored", s.host.stored},
       {"host_removed", s.host.removed},
+      {"host_failed_stores", s.host.failed_stores},
+      {"disk_stored", s.disk.stored},
+      {"disk_removed", s.disk.removed},
+      {"disk_failed_stores", s.disk.failed_stores},
+      {"failed_loads", s.failed_loads},
       {"output_tokens", s.output_tokens},
       {"steps", s.steps},
       {"preemptions", s.preemptions},

@@ -24,6 +24,7 @@
 #include "engine/cli/output.h"
 #include "engine/cli/replay_report.h"
 #include "engine/cli/stop_signal.h"
+#include "engine/cli/tier_option.h"
 #include "engine/engine_core.h"
 #include "engine/simulated_runner.h"
 #include "engine/trace.h"
@@ -97,6 +98,7 @@ class ReplayTraceCommand {
   std::string trace_;
   KVEventsOption events_option_;
   ModelOption model_option_;
+  TierOption tier_option_;
   scheduler::SchedulerConfig scheduler_config_;
   std::string hash_algorithm_ = "sha256_cbor";
   double prefill_overhead_us_ = 0;
@@ -135,10 +137,7 @@ void ReplayTraceCommand::AddTo(CLI::App& command) {
   AddCount(command, "--max-num-batched-tokens", &config.max_num_batched_tokens, {1}, "Tokens computed per step");
   AddCount(command, "--num-speculative-tokens", &config.num_speculative_tokens, {0, 1024},
            "Draft tokens that a step verifies per request; about a third of them is wrong");
-  AddCount(command, "--host-blocks", &config.host_blocks, {0, kMaxBlocks},
-           "Blocks of host memory, which keep what the device evicts; 0: none");
-  AddCount(command, "--tensor-parallel-size", &config.tensor_parallel_size, {1, 4096},
-           "Workers that copy between device and host, each its part of every block");
+  tier_option_.AddTo(command);
   AddCount(command, "--max-model-len", &config.max_model_len, {2}, "Prompt and output tokens of one request");
   command.add_flag("--vllm-exact", config.vllm_exact, "Record events in vLLM's own order, one removal per copy");
   command.add_option("--prefix-caching-hash-algo", hash_algorithm_, "Identity of blocks; the seed is PYTHONHASHSEED")
@@ -213,6 +212,8 @@ Status ReplayTraceCommand::Build() {
   }
   if (Status model = model_option_.Apply(&scheduler_config_); !model) return model;
   if (Status told = CheckGroupsAreTold(scheduler_config_, events_); !told) return told;
+  SimulatedRunner::Options runner_options;
+  if (Status tiers = tier_option_.Apply(&scheduler_config_, &runner_options); !tiers) return tiers;
   const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
   if (!algorithm) return tl::unexpected<Error>(algorithm.error());
   const HashSeed seed = ResolveHashSeed(*algorithm, std::nullopt, ProcessEnvironment);
@@ -222,8 +223,8 @@ Status ReplayTraceCommand::Build() {
   auto reader = TraceReader::Open(trace_);
   if (!reader) return tl::unexpected<Error>(std::move(reader).error());
   reader_ = *std::move(reader);
-  SimulatedRunner::Options runner_options;
   runner_options.Fit(scheduler_config_);
+  runner_options.log = StderrLog();
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
 

@@ -173,6 +173,10 @@ Result<ServeSettings> SettingsOf(const ServeSettings& first, std::uint32_t index
     }
     settings.http.port = static_cast<std::uint16_t>(first.http.port + index);
   }
+  // Each rank adds its own.
+  if (first.instances > 1 && !first.instance.runner.disk_dir.empty()) {
+    settings.instance.runner.disk_dir += fmt::format("/instance-{}", index);
+  }
   KVEventsConfig& events = settings.instance.events;
   if (events.EffectivePublisher() == PublisherKind::kNull) return settings;
   const std::uint32_t ranks = settings.instance.data_parallel_size;

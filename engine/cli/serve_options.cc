@@ -109,7 +109,6 @@ constexpr const char* kIgnoredWithValue[] = {"all2all-backend",
                                              "stream-interval",
                                              "swap-space",
                                              "task",
-                                             "tensor-parallel-size",
                                              "tokenizer-mode",
                                              "tokenizer-revision",
                                              "tool-call-parser",
@@ -365,6 +364,8 @@ void ServeOptions::AddEngineFlags(CLI::App& command) {
            "Blocks of each rank's KV cache, the null block included");
   AddCount(command, "--num-gpu-blocks-override", &config.num_blocks, {2, kMaxBlocks}, "The same in vLLM's spelling");
   model_option_.AddTo(command, 1u << 20);
+  tier_option_.AddTo(command);
+  tier_option_.AddResetTo(command);
   AddModelLength(command);
   AddCount(command, "--max-num-seqs", &config.max_num_seqs, {1}, "Requests of a rank running at once");
   AddHumanCount(command, "--max-num-batched-tokens", &config.max_num_batched_tokens, 1, "Tokens computed per step");
@@ -425,6 +426,7 @@ std::vector<std::string> ServeOptions::Notes() const {
   for (const CLI::Option* option : ignored_) {
     if (option->count() > 0) names.push_back("--" + option->get_lnames().front());
   }
+  if (tier_option_.has_idle_workers()) names.emplace_back("--tensor-parallel-size");
   if (!model_length_.empty()) names.push_back("--max-model-len " + model_length_);
   if (!names.empty()) notes.push_back(fmt::format("flags without effect here: {}", fmt::join(names, " ")));
   return notes;
@@ -495,6 +497,9 @@ Result<ServeSettings> ServeOptions::Settings() const {
   }
   if (const Status told = CheckGroupsAreTold(settings.instance.scheduler, settings.instance.events); !told) {
     return tl::unexpected<Error>(told.error());
+  }
+  if (const Status tiers = tier_option_.Apply(&settings.instance.scheduler, &settings.instance.runner); !tiers) {
+    return tl::unexpected<Error>(tiers.error());
   }
   const auto algorithm = ParseHashAlgorithm(hash_algorithm_);
   if (!algorithm) {

@@ -11,6 +11,7 @@
 
 #include "engine/cli/kv_events_option.h"
 #include "engine/cli/model_option.h"
+#include "engine/cli/tier_option.h"
 #include "engine/faults/fault_script.h"
 #include "engine/serve/http_server.h"
 #include "engine/serve/instance.h"
@@ -59,6 +60,7 @@ class ServeOptions {
   ServeSettings settings_;
   KVEventsOption events_;
   ModelOption model_option_;
+  TierOption tier_option_;
   std::string model_tag_;
   std::string model_;
   std::vector<std::string> served_names_;

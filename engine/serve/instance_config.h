@@ -20,7 +20,7 @@ namespace kvwire::engine {
 struct InstanceConfig {
   scheduler::SchedulerConfig scheduler;  // events and removals are taken from `events`
   TimeModel time_model;
-  SimulatedRunner::Options runner;  // the sizes are taken from `scheduler`
+  SimulatedRunner::Options runner;  // sizes are taken from `scheduler`; each rank has a directory in its disk_dir
   HashAlgorithm hash_algorithm = HashAlgorithm::kSha256Cbor;
   HashSeed hash_seed;  // under HashSeed::Random() all ranks and their lives have one root
   KVEventsConfig events;

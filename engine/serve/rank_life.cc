@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "engine/faults/fault_link.h"
 #include "engine/simulated_runner.h"
 #include "kv_events/clock.h"
@@ -27,6 +29,7 @@ class WatchedRunner final : public scheduler::ModelRunner {
     watch_(step);
     return inner_->Run(step);
   }
+  void Close() override { inner_->Close(); }
 
  private:
   const std::unique_ptr<scheduler::ModelRunner> inner_;
@@ -39,6 +42,8 @@ Status RankLife::Prepare(const std::optional<PublisherSuccession>& succession) {
   const InstanceConfig& config = *around_.config;
   SimulatedRunner::Options runner_options = config.runner;
   runner_options.Fit(config.scheduler);
+  if (runner_options.disk_blocks > 0) runner_options.disk_dir += fmt::format("/rank-{}", around_.index);
+  runner_options.log = config.log;
   auto runner = SimulatedRunner::Create(runner_options);
   if (!runner) return tl::unexpected<Error>(std::move(runner).error());
   memory_ = runner->get();

@@ -2,12 +2,16 @@
 #include "engine/serve/server_metrics.h"
 
 #include <cstdint>
+#include <functional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
+
+#include "kv_events/events.h"
 
 namespace kvwire::engine {
 
@@ -49,6 +53,10 @@ constexpr Metric kMetrics[] = {
      [](F f) { return double(f.engine.stats.output_tokens); }},
     {"vllm:num_preemptions_total", "Requests preempted", kCounter,
      [](F f) { return double(f.engine.stats.preemptions); }},
+    {"kvwire_loads_failed_total", "Requests computed again because a block could not be loaded", kCounter,
+     [](F f) { return double(f.engine.stats.failed_loads); }},
+    {"kvwire_prompt_tokens_computed_total", "Prompt tokens of admitted requests that were found nowhere", kCounter,
+     [](F f) { return double(f.engine.stats.computed_prompt_tokens); }},
     {"kvwire_steps_total", "Steps with at least one request", kCounter,
      [](F f) { return double(f.engine.stats.steps); }},
     {"kvwire_asleep", "1 while the engine sleeps", kGauge, [](F f) { return f.engine.asleep ? 1.0 : 0.0; }},
@@ -107,11 +115,68 @@ constexpr Metric kMetrics[] = {
      [](F f) { return double(f.publisher.replay_buffered_bytes); }},
 };
 
+// A figure of each rank's lower tiers.
+struct TierMetric {
+  const char* name;
+  const char* help;
+  MetricType type;
+  std::uint64_t scheduler::KVConnectorStats::*value;
+};
+
+using T = scheduler::KVConnectorStats;
+constexpr TierMetric kTierMetrics[] = {
+    {"kvwire_tier_blocks_stored_total", "Blocks stored by every worker, and announced", kCounter, &T::stored},
+    {"kvwire_tier_blocks_removed_total", "Blocks that made room, or could not be loaded", kCounter, &T::removed},
+    {"kvwire_tier_loads_total", "Loads of blocks that began", kCounter, &T::loaded},
+    {"kvwire_tier_stores_failed_total", "Stores given up because a worker failed", kCounter, &T::failed_stores},
+    {"kvwire_tier_stores_cancelled_total", "Stores given up because the device block was needed, or at a reset",
+     kCounter, &T::cancelled_stores},
+    {"kvwire_tier_blocks_resident", "Blocks that can be loaded", kGauge, &T::resident},
+};
+
+// Of a tier, or of the device, which is none.
+std::uint64_t HitTokens(const scheduler::SchedulerStats& stats, std::string_view medium) {
+  if (medium == kMediumGpu) return stats.hit_tokens;
+  return medium == kMediumCpu ? stats.host_hit_tokens : stats.disk_hit_tokens;
+}
+
 ClientMetric Value(std::vector<ClientMetric::Label> labels, MetricType type, double value) {
   ClientMetric metric;
   metric.label = std::move(labels);
   (type == kCounter ? metric.counter.value : metric.gauge.value) = value;
   return metric;
+}
+
+using LabelsOf = std::function<std::vector<ClientMetric::Label>(std::uint32_t rank)>;
+
+// One line per rank and medium, also where there is no such tier.
+void AddTierMetrics(const std::vector<RankFigures>& ranks, const LabelsOf& labels,
+                    std::vector<MetricFamily>* families) {
+  const auto add = [&](std::uint32_t rank, std::string_view medium, MetricType type, std::uint64_t value) {
+    auto with_medium = labels(rank);
+    with_medium.push_back({"medium", std::string(medium)});
+    families->back().metric.push_back(Value(std::move(with_medium), type, static_cast<double>(value)));
+  };
+  for (const TierMetric& metric : kTierMetrics) {
+    MetricFamily& family = families->emplace_back();
+    family.name = metric.name;
+    family.help = metric.help;
+    family.type = metric.type;
+    for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+      const scheduler::SchedulerStats& stats = ranks[rank].engine.stats;
+      add(rank, kMediumCpu, metric.type, stats.host.*metric.value);
+      add(rank, kMediumDisk, metric.type, stats.disk.*metric.value);
+    }
+  }
+  MetricFamily& hits = families->emplace_back();
+  hits.name = "kvwire_prompt_tokens_hit_total";
+  hits.help = "Prompt tokens found, by the lowest tier that some of it came from";
+  hits.type = kCounter;
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    for (const std::string_view medium : {kMediumGpu, kMediumCpu, kMediumDisk}) {
+      add(rank, medium, kCounter, HitTokens(ranks[rank].engine.stats, medium));
+    }
+  }
 }
 
 // As Python prints it, which is what vLLM does.
@@ -139,6 +204,8 @@ std::string MetricsText(const Instance& instance, const ServerCounters& counters
       family.metric.push_back(Value(labels(rank), metric.type, metric.value(ranks[rank])));
     }
   }
+
+  AddTierMetrics(ranks, labels, &families);
 
   MetricFamily& success = families.emplace_back();
   success.name = "vllm:request_success_total";

@@ -217,6 +217,7 @@ class EventWriter {
   std::string_view Renamed(std::string_view medium) const {
     if (medium == kMediumGpu) return switches_.medium_gpu;
     if (medium == kMediumCpu) return switches_.medium_cpu;
+    if (medium == kMediumDisk) return switches_.medium_disk;
     if (medium == kMediumStorage) return switches_.medium_storage;
     return medium;
   }

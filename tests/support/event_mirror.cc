@@ -11,7 +11,9 @@ namespace {
 
 std::string Name(const BlockHash& hash) { return std::to_string(hash.Low64()); }
 
-bool IsKnown(const std::optional<std::string_view>& medium) { return medium == kMediumGpu || medium == kMediumCpu; }
+bool IsKnown(const std::optional<std::string_view>& medium) {
+  return medium == kMediumGpu || medium == kMediumCpu || medium == kMediumDisk;
+}
 
 }  // namespace
 
@@ -24,7 +26,7 @@ std::vector<std::string> EventMirror::Apply(const KVEventBatch& batch) {
 
 void EventMirror::Take(const BlockStored& stored) {
   if (stored.block_hashes.empty()) Broken("BlockStored without hashes");
-  if (!IsKnown(stored.medium)) Broken("BlockStored with another medium than GPU or CPU");
+  if (!IsKnown(stored.medium)) Broken("BlockStored with another medium than GPU, CPU or DISK");
   if (!stored.group_idx) Broken("BlockStored without group_idx");
   if (stored.token_ids.size() != std::size_t{stored.block_size} * stored.block_hashes.size()) {
     Broken("BlockStored with " + std::to_string(stored.token_ids.size()) + " tokens for " +
@@ -82,7 +84,7 @@ void EventMirror::Take(const BlockRemoved& removed) {
   if (removed.medium == kMediumGpu && removed.block_hashes.size() != 1) {
     Broken("BlockRemoved does not list exactly one hash");
   }
-  if (!IsKnown(removed.medium)) Broken("BlockRemoved with another medium than GPU or CPU");
+  if (!IsKnown(removed.medium)) Broken("BlockRemoved with another medium than GPU, CPU or DISK");
   if (!removed.group_idx) Broken("BlockRemoved without group_idx");
   for (const BlockHash& hash : removed.block_hashes) {
     const Key key{removed.group_idx.value_or(0), hash, std::string(removed.medium.value_or(kMediumGpu))};

@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -205,6 +206,95 @@ class AgainstTest(unittest.TestCase):
             self.assertGreater(happened["drop"], 0)
             self.assertGreater(happened["duplicate"], 0)
             self.assertEqual(happened["delay"], 1)
+
+    def assert_hits_add_up(self, server):
+        metrics = server.ask("GET", "/metrics")[1]
+
+        def figure(name, medium=""):
+            label = f',medium="{medium}"' if medium else ""
+            return float(re.search(rf'\n{name}\{{engine="0",model_name="[^"]*"{label}\}} (\S+)\n', metrics).group(1))
+        hits = {medium: figure("kvwire_prompt_tokens_hit_total", medium) for medium in ("GPU", "CPU", "DISK")}
+        self.assertEqual(sum(hits.values()) + figure("kvwire_prompt_tokens_computed_total"), figure("vllm:prompt_tokens_total"))
+        return hits, figure
+
+    def test_lower_tiers(self):
+        """H1: with a host and a disk tier, evictions and resets, the stream says what every tier holds"""
+        for policy in ("clear", "keep"):
+            with self.subTest(policy), tempfile.TemporaryDirectory() as folder, DevServer(
+                    "--num-blocks", "30", "--host-blocks", "40", "--disk-blocks", "60", "--disk-dir", f"{folder}/blocks", "-tp", "2",
+                    "--reset-lower-tiers", policy) as server, Tap(server) as tap:
+                prompts = [f"{n} " + PROMPT for n in range(30)]
+                for prompt in prompts:
+                    server.complete(prompt)
+                self.assertGreater(len(os.listdir(f"{folder}/blocks/rank-0")), 100)
+                cached = [server.complete(prompt)["usage"]["prompt_tokens_details"]["cached_tokens"]
+                          for prompt in reversed(prompts)]
+                self.assertGreater(sum(cached), 0)
+                # Of one prompt at a time whatever is found is in the answer.
+                hits, figure = self.assert_hits_add_up(server)
+                self.assertEqual(sum(cached), sum(hits.values()))
+                self.assertGreater(hits["CPU"] + hits["DISK"], 0)
+                for medium in ("CPU", "DISK"):
+                    self.assertGreater(figure("kvwire_tier_blocks_stored_total", medium), 0)
+                    self.assertGreater(figure("kvwire_tier_blocks_removed_total", medium), 0)
+                    self.assertGreater(figure("kvwire_tier_blocks_resident", medium), 0)
+                    self.assertEqual(figure("kvwire_tier_stores_failed_total", medium), 0)
+                server.break_it({"now": {"kind": "reset"}})
+                lines = server.state()["blocks"]
+                self.assertEqual({line.split()[1] for line in lines}, {"CPU", "DISK"} if policy == "keep" else set())
+                for prompt in prompts[:20]:
+                    server.complete(prompt)
+                state = server.state()
+                self.assertEqual({line.split()[1] for line in state["blocks"]}, {"GPU", "CPU", "DISK"})
+                self.assertEqual(state["num_blocks"], len(state["blocks"]))
+                tap.wait_for_all(state)
+                code, summary = tap.end()
+                self.assertGreater(summary["blocks_removed"], 0)
+                self.assert_agreed(code, summary, state)
+                self.assertEqual(server.end()[0], 0)
+                self.assertEqual(os.listdir(f"{folder}/blocks/rank-0"), [])
+
+    def test_disk_under_way(self):
+        """D11: files that are spoilt or gone are computed again; the stream takes back what could not be loaded"""
+        with tempfile.TemporaryDirectory() as folder, DevServer("--num-blocks", "30", "--disk-blocks", "200", "--disk-dir",
+                                                                folder) as server, Tap(server) as tap:
+            prompts = [f"{n} " + PROMPT for n in range(20)]
+            texts = [server.complete(prompt)["choices"][0]["text"] for prompt in prompts]
+            rank = f"{folder}/rank-0"
+            files = sorted(name for name in os.listdir(rank) if name.startswith("block-"))
+            for index, name in enumerate(files):
+                if index % 3 == 0:
+                    os.unlink(f"{rank}/{name}")
+                elif index % 3 == 1:
+                    os.truncate(f"{rank}/{name}", 50)
+            self.assertEqual([server.complete(prompt)["choices"][0]["text"] for prompt in prompts], texts)
+            hits, _ = self.assert_hits_add_up(server)
+            self.assertGreater(hits["DISK"], 0)
+            self.assertRegex(server.ask("GET", "/metrics")[1], r"\nkvwire_loads_failed_total\{[^}]*\} [1-9]")
+            shutil.rmtree(rank)
+            self.assertEqual([server.complete(prompt)["choices"][0]["text"] for prompt in prompts], texts)
+            self.assertRegex(server.ask("GET", "/metrics")[1], r'\nkvwire_tier_stores_failed_total\{[^}]*medium="DISK"[^}]*\} [1-9]')
+            state = server.state()
+            tap.wait_for_all(state)
+            self.assert_agreed(*tap.end(), state)
+            code, log = server.end()
+            self.assertEqual(code, 0)
+            self.assertIn("cannot be read: ", log)
+            self.assertIn("cannot be written: No such file or directory", log)
+
+    def test_restart_with_a_disk(self):
+        """an engine that is replaced has the directory of the one before it, and none of its blocks"""
+        with tempfile.TemporaryDirectory() as folder, DevServer("--num-blocks", "30", "--disk-blocks", "50", "--disk-dir", folder,
+                                                                "-dp", "2") as server:
+            for n in range(20):
+                server.complete_at(0, f"{n} " + PROMPT)
+            self.assertGreater(len(os.listdir(f"{folder}/rank-0")), 1)
+            server.break_it({"now": {"kind": "restart"}, "rank": 0})
+            self.assertEqual(os.listdir(f"{folder}/rank-0"), ["kvwire.lock"])
+            for n in range(20):
+                server.complete_at(0, f"{n} " + PROMPT)
+            self.assertGreater(len(os.listdir(f"{folder}/rank-0")), 1)
+            self.assertEqual(os.listdir(f"{folder}/rank-1"), ["kvwire.lock"])
 
     def test_another_engine(self):
         """a stream that is another engine's violates the rule of agreement"""

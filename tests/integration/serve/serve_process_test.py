@@ -150,6 +150,43 @@ class ServeTest(unittest.TestCase):
             self.assertNotIn("--max-model-len", line)
             self.assertEqual(len([line for line in log.splitlines() if "some/tokenizer" in line]), 1)
 
+    def test_lower_tiers_are_refused_by_flag(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for arguments, words in (
+                    (["--disk-blocks", "8"], "--disk-blocks is 8, but there is no --disk-dir; allowed: both, or neither"),
+                    (["--disk-dir", folder], f'--disk-dir is "{folder}", but --disk-blocks is 0; allowed: both, or neither'),
+                    (["--host-blocks", "8", "--no-enable-prefix-caching"],
+                     "--host-blocks is 8; allowed: 0, as --no-enable-prefix-caching is given"),
+                    (["--disk-blocks", "8", "--disk-dir", folder, "--no-enable-prefix-caching"],
+                     "--disk-blocks is 8; allowed: 0, as --no-enable-prefix-caching is given"),
+                    (["--reset-lower-tiers", "drop"], '--reset-lower-tiers is "drop"; allowed: clear, keep'),
+                    (["--disk-blocks", "8", "--disk-dir", "/dev/null/x"], 'disk_dir is "/dev/null/x/rank-0": it cannot be made: ')):
+                with self.subTest(arguments):
+                    code, message = refused("--port", "0", *arguments)
+                    self.assertEqual(code, 1)
+                    self.assertIn(words, message)
+
+    def test_each_engine_has_a_directory_of_its_own(self):
+        """a directory in use is refused; ranks and engines of one process do not share one"""
+        with tempfile.TemporaryDirectory() as folder:
+            disk = ["--port", "0", "--disk-blocks", "8", "--disk-dir", folder]
+            with Server(*disk, "-dp", "2", "-tp", "3") as server:
+                self.assertEqual(sorted(os.listdir(folder)), ["rank-0", "rank-1"])
+                code, message = refused(*disk)
+                self.assertEqual(code, 1)
+                self.assertIn(f'disk_dir is "{folder}/rank-0": another engine uses it; allowed: a directory for each engine', message)
+                code, log = server.end()
+                self.assertEqual(code, 0)
+                self.assertNotIn("without effect", log)
+            with Server(*disk, "--instances", "2"):
+                self.assertEqual(sorted(os.listdir(folder)), ["instance-0", "instance-1", "rank-0", "rank-1"])
+                self.assertEqual(os.listdir(f"{folder}/instance-1/rank-0"), ["kvwire.lock"])
+            # The server was killed, which leaves its files; the next one takes over.
+            with Server(*disk, "--instances", "2"):
+                pass
+            open(f"{folder}/rank-0/notes.txt", "w").close()
+            self.assertIn('it holds "notes.txt", which is not a file of blocks', refused(*disk)[1])
+
     def test_flags_of_vllm_in_all_spellings(self):
         """E4: short flags, levels, and keys of JSON flags are accepted where they can have no effect"""
         arguments = ["-O3", "-O", "2", "-O=1", "-O.mode=3", "-O.cudagraph_mode", "FULL", "-cc.mode", "3", "-cc={}",

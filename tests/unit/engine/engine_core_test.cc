@@ -164,6 +164,32 @@ TEST_CASE("an engine whose events are off needs no publisher") {
   engine->Shutdown(milliseconds(10));
 }
 
+TEST_CASE("D11: what was drawn for a request that a failed load has undone is not in the step's result") {
+  EngineConfig config = SmallConfig(17);
+  config.scheduler.host_blocks = 16;
+  SimulatedRunner::Options copying;
+  copying.failed_load_percent = 100;
+  CollectingEventPublisher publisher;
+  const auto engine = MakeEngine(config, &publisher, RunnerFor(config, copying));
+  REQUIRE(engine->Add(MakeRequest(1, 9, 1)).has_value());
+  while (engine->has_work()) engine->Step();
+  REQUIRE(engine->Add(MakeRequest(2, 2, 1, 500)).has_value());
+  while (engine->has_work()) engine->Step();
+  REQUIRE(engine->scheduler().stats().host.stored == 2);
+  std::vector<BlockHash> hashes;
+  engine->scheduler().pool().Walk([&hashes](const ResidentBlock& block) { hashes.push_back(block.hash); });
+  for (const BlockHash& hash : hashes) engine->EvictHash(hash);
+
+  REQUIRE(engine->Add(MakeRequest(3, 9, 1)).has_value());
+  EngineCore::StepResult step = engine->Step();
+  REQUIRE(engine->scheduler().stats().failed_loads == 1);
+  CHECK(step.sampled.empty());
+  CHECK(step.finished.empty());
+  step = engine->Step();
+  REQUIRE(step.sampled.size() == 1);
+  CHECK(step.finished.size() == 1);
+}
+
 TEST_CASE("shutdown closes the publisher once, within the deadline given") {
   CountingPublisher publisher;
   auto engine = MakeEngine(SmallConfig(), &publisher);

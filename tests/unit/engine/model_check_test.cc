@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine, scheduler and a runner with memory together: what the stream says is compared with the words in the blocks.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <iterator>
@@ -16,6 +17,8 @@
 #include <doctest/doctest.h>
 
 #include "engine/engine_core.h"
+#include "scheduler/tiered_connector.h"
+#include "tests/integration/tap/temp_dir.h"
 #include "tests/support/event_mirror.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -35,13 +38,16 @@ using Groups = std::vector<scheduler::KVCacheGroup>;
 
 const Groups kDense = {{scheduler::KVCacheKind::kFullAttention, kBlockSize, 0}};
 
-// The host tier of a check; without blocks there is none.
-struct Tier {
-  std::uint32_t num_blocks = 0;
+// The lower tiers of a check; without blocks there are none.
+struct Tiers {
+  std::uint32_t host_blocks = 0;
   std::uint32_t num_workers = 1;
   std::uint32_t failed_store_percent = 0;
   std::uint32_t failed_load_percent = 0;
-  scheduler::HostReset reset = scheduler::HostReset::kClear;
+  scheduler::TierReset reset = scheduler::TierReset::kClear;
+  std::uint32_t disk_blocks = 0;
+
+  bool any() const { return host_blocks + disk_blocks > 0; }
 };
 
 // How the pool registers and removes blocks.
@@ -192,7 +198,7 @@ class CheckedRunner final : public scheduler::ModelRunner {
 class ModelCheck final : public RunnerHooks {
  public:
   ModelCheck(std::uint64_t seed, std::uint32_t num_blocks, Fault fault = Fault::kNone, Groups groups = kDense,
-             std::uint32_t num_speculative_tokens = 0, Tier tier = {}, PoolRules rules = {})
+             std::uint32_t num_speculative_tokens = 0, Tiers tiers = {}, PoolRules rules = {})
       : rng_(seed),
         num_blocks_(num_blocks),
         groups_(std::move(groups)),
@@ -207,12 +213,14 @@ class ModelCheck final : public RunnerHooks {
     config.scheduler.num_speculative_tokens = num_speculative_tokens;
     config.scheduler.max_num_seqs = static_cast<std::uint32_t>(Random(2, 6));
     config.scheduler.max_num_batched_tokens = static_cast<std::uint32_t>(Random(6, 40));
-    config.scheduler.host_blocks = tier.num_blocks;
-    config.scheduler.tensor_parallel_size = tier.num_workers;
-    config.scheduler.reset_host_tier = tier.reset;
+    config.scheduler.host_blocks = tiers.host_blocks;
+    config.scheduler.disk_blocks = tiers.disk_blocks;
+    config.scheduler.tensor_parallel_size = tiers.num_workers;
+    config.scheduler.reset_lower_tiers = tiers.reset;
     SimulatedRunner::Options copying;
-    copying.failed_store_percent = tier.failed_store_percent;
-    copying.failed_load_percent = tier.failed_load_percent;
+    copying.failed_store_percent = tiers.failed_store_percent;
+    copying.failed_load_percent = tiers.failed_load_percent;
+    if (tiers.disk_blocks > 0) copying.disk_dir = directory_ / "blocks";
     copying.copy_seed = seed;
     auto runner =
         std::make_unique<CheckedRunner>(RunnerFor(config, copying), groups_, &fault_, &planted_, this, &complaints);
@@ -220,6 +228,7 @@ class ModelCheck final : public RunnerHooks {
     cached_ = MakeEngine(config, &publisher_, std::move(runner));
     config.scheduler.num_speculative_tokens = 0;
     config.scheduler.host_blocks = 0;
+    config.scheduler.disk_blocks = 0;
     config.scheduler.enable_prefix_caching = false;
     config.scheduler.enable_kv_cache_events = false;
     plain_ = MakeEngine(config, nullptr);
@@ -247,10 +256,11 @@ class ModelCheck final : public RunnerHooks {
   bool planted() const { return planted_; }
 
   std::vector<std::string> complaints;
-  std::uint64_t num_compared = 0;      // outputs
-  std::uint64_t num_checked = 0;       // stored blocks
-  std::uint64_t num_unchecked = 0;     // stores whose tokens no announcement tells
-  std::uint64_t num_host_checked = 0;  // host blocks, after every operation
+  std::uint64_t num_compared = 0;   // outputs
+  std::uint64_t num_checked = 0;    // stored blocks
+  std::uint64_t num_unchecked = 0;  // stores whose tokens no announcement tells
+  // Blocks of lower tiers whose words were compared: after every operation, on disk only now and then.
+  std::array<std::uint64_t, scheduler::kNumTiers> num_lower_checked{};
 
   // Operations that had an effect, between steps and while one was in flight.
   struct Operations {
@@ -426,30 +436,39 @@ class ModelCheck final : public RunnerHooks {
         [this](const BlockHash& hash, std::uint32_t group) { return pool().num_announced(hash, group); });
     if (!pool().recorded().empty()) complaints.push_back("events were recorded and not published");
     for (std::string& difference : differences) complaints.push_back(std::move(difference));
-    if (cached_->scheduler().connector() != nullptr) CheckHostBlocks(*cached_->scheduler().connector());
+    const auto* const connector = static_cast<const scheduler::TieredConnector*>(cached_->scheduler().connector());
+    if (connector == nullptr) return;
+    ++num_checks_;
+    for (const scheduler::Tier tier : {scheduler::Tier::kHost, scheduler::Tier::kDisk}) {
+      if (connector->tier(tier) != nullptr) CheckLowerBlocks(*connector->tier(tier));
+    }
   }
 
-  // What is announced of the host is found there, and its words are the chain of its tokens.
-  void CheckHostBlocks(const scheduler::KVConnector& host) {
-    host.Walk([&](const ResidentBlock& resident) {
-      const scheduler::HostBlockId block = host.FindBlock(resident.hash, resident.group);
+  // What is announced of the tier is found there, and its words are the chain of its tokens.
+  void CheckLowerBlocks(const scheduler::LowerTier& tier) {
+    constexpr std::uint64_t kChecksPerLook = 10;  // at the files
+    const bool looks = tier.tier() == scheduler::Tier::kHost || num_checks_ % kChecksPerLook == 0;
+    tier.Walk([&](const ResidentBlock& resident) {
+      const scheduler::HostBlockId block = tier.FindBlock(resident.hash, resident.group);
       if (block == scheduler::kNoHostBlock) {
-        complaints.push_back("H1: " + resident.hash.ToHex() + " is announced of the host and not found there");
+        complaints.push_back("H1: " + resident.hash.ToHex() + " is announced of a lower tier and not found there");
         return;
       }
+      if (!looks) return;
       const auto known = all_prefixes_.find(resident.hash);
       if (known == all_prefixes_.end()) return;  // counted when it was announced of the device
       const std::vector<TokenId>& prefix = known->second;
       const std::size_t start = prefix.size() - groups_[resident.group].block_size;
+      const auto words = runner_->words().LowerWords(block, groups_[resident.group].block_size);
       std::uint64_t word = SimulatedRunner::RootWordOf(resident.group);
       for (std::size_t p = 0; p < prefix.size(); ++p) {
         word = SimulatedRunner::ChainWord(word, prefix[p]);
-        if (p < start || runner_->words().HostWordAt(block, static_cast<std::uint32_t>(p - start)) == word) continue;
-        complaints.push_back("host block " + std::to_string(block) + " does not hold what was announced as " +
+        if (words && (p < start || (*words)[p - start] == word)) continue;
+        complaints.push_back("lower block " + std::to_string(block) + " does not hold what was announced as " +
                              resident.hash.ToHex() + " of group " + std::to_string(resident.group));
         return;
       }
-      ++num_host_checked;
+      ++num_lower_checked[static_cast<std::size_t>(tier.tier())];
     });
   }
 
@@ -524,6 +543,7 @@ class ModelCheck final : public RunnerHooks {
     *batch = std::move(changed);
   }
 
+  const test::TempDir directory_;
   std::mt19937_64 rng_;
   const std::uint32_t num_blocks_;
   const Groups groups_;
@@ -538,6 +558,7 @@ class ModelCheck final : public RunnerHooks {
   std::unique_ptr<EngineCore> cached_;
   std::unique_ptr<EngineCore> plain_;
   RequestId next_id_ = 1;
+  std::uint64_t num_checks_ = 0;
   std::set<RequestId> open_;
   std::vector<BlockId> in_work_;  // what the step in flight computes, while it is being disturbed
   Outputs cached_outputs_;
@@ -546,18 +567,30 @@ class ModelCheck final : public RunnerHooks {
   std::unordered_map<BlockHash, std::vector<TokenId>> all_prefixes_;  // of those before the last clear, too
 };
 
+// The tier did everything that it is for.
+void RequireBusy(scheduler::Tier tier, const scheduler::KVConnectorStats& stats, const Tiers& tiers,
+                 const ModelCheck& check, std::uint64_t some) {
+  CAPTURE(scheduler::TraitsOf(tier).option);
+  CHECK(stats.stored > some);
+  CHECK(stats.removed > some / 10);
+  if (tier == scheduler::Tier::kHost || tiers.host_blocks == 0) CHECK(stats.loaded > 0);
+  CHECK(check.num_lower_checked[static_cast<std::size_t>(tier)] > some);
+  if (tiers.failed_store_percent > 0) CHECK(stats.failed_stores > some);
+}
+
 // Runs the load in pools of several sizes and requires that nothing is wrong and that it reached what it is for.
 void RequireSound(int steps_per_pool, const Groups& groups = kDense, std::uint32_t num_speculative_tokens = 0,
-                  const Tier& tier = {}, const PoolRules& rules = {}) {
+                  const Tiers& tiers = {}, const PoolRules& rules = {}) {
   const auto some = static_cast<std::uint64_t>(steps_per_pool / 100);
   const auto start = std::chrono::steady_clock::now();
   std::uint64_t resets_while_running = 0;
   std::uint64_t cancelled_stores = 0;
+  std::uint64_t disk_hit_tokens = 0;
   std::uint64_t num_copies = 0;
   for (const std::uint32_t blocks_per_group : {8u, 13u, 24u, 40u, 64u}) {
     const std::uint32_t num_blocks = blocks_per_group * static_cast<std::uint32_t>(groups.size());
     CAPTURE(num_blocks);
-    ModelCheck check(num_blocks * 7919, num_blocks, Fault::kNone, groups, num_speculative_tokens, tier, rules);
+    ModelCheck check(num_blocks * 7919, num_blocks, Fault::kNone, groups, num_speculative_tokens, tiers, rules);
     for (int step = 0; step < steps_per_pool && check.complaints.empty(); ++step) check.Advance();
     check.Drain();
     for (const std::string& complaint : check.complaints) FAIL_CHECK(complaint);
@@ -567,33 +600,36 @@ void RequireSound(int steps_per_pool, const Groups& groups = kDense, std::uint32
     CHECK(check.num_unchecked < check.num_checked / 10);
     CHECK(stats.hit_blocks > some);
     CHECK(stats.removed > some);
-    if (tier.num_blocks == 0) CHECK(stats.clears > 0);
+    if (!tiers.any()) CHECK(stats.clears > 0);
     if (rules.removals == Removals::kExact) CHECK(stats.reported > some);
     num_copies += check.num_copies();
     CHECK(check.operations.aborts > some);
     CHECK(check.operations.evicted_blocks > some);
     CHECK(check.operations.evicted_hashes > some);
-    if (tier.num_blocks == 0) CHECK(check.operations.resets_while_running >= some / 10);
+    if (!tiers.any()) CHECK(check.operations.resets_while_running >= some / 10);
     resets_while_running += check.operations.resets_while_running;
-    cancelled_stores += stats.host.cancelled_stores;
+    cancelled_stores += stats.host.cancelled_stores + stats.disk.cancelled_stores;
     CHECK(check.operations.in_flight > some);
     if (blocks_per_group <= 13) CHECK(stats.preemptions > 0);
-    CHECK(stats.hit_tokens + stats.host_hit_tokens <= stats.prompt_tokens);
-    if (tier.num_blocks > 0) {
+    CHECK(stats.hit_tokens + stats.host_hit_tokens + stats.disk_hit_tokens + stats.computed_prompt_tokens ==
+          stats.prompt_tokens);
+    using enum scheduler::Tier;
+    if (tiers.host_blocks > 0) {
       CHECK(stats.host_hit_tokens > 0);
-      CHECK(stats.host.stored > some);
-      CHECK(stats.host.removed > some / 10);
-      CHECK(stats.host.loaded > 0);
-      CHECK(check.num_host_checked > some);
-      if (tier.failed_store_percent > 0) CHECK(stats.host.failed_stores > some);
-      if (tier.failed_load_percent > 0) CHECK(stats.failed_loads > some / 10);
+      RequireBusy(kHost, stats.host, tiers, check, some);
     }
+    if (tiers.disk_blocks > 0) {
+      disk_hit_tokens += stats.disk_hit_tokens;
+      RequireBusy(kDisk, stats.disk, tiers, check, some);
+    }
+    if (tiers.any() && tiers.failed_load_percent > 0) CHECK(stats.failed_loads > some / 10);
     if (num_speculative_tokens > 0) {
       CHECK(stats.accepted_draft_tokens > some);
       CHECK(stats.draft_tokens > stats.accepted_draft_tokens + some);
     }
   }
-  if (tier.num_blocks > 0) {
+  if (tiers.disk_blocks > 0) CHECK(disk_hit_tokens > 0);
+  if (tiers.any()) {
     CHECK(resets_while_running > 0);
     CHECK(cancelled_stores > 0);
   }
@@ -667,12 +703,43 @@ TEST_CASE(
 
 TEST_CASE("the same holds for a host tier that a reset keeps: it is announced again") {
   using enum scheduler::KVCacheKind;
-  using enum scheduler::HostReset;
+  using enum scheduler::TierReset;
   for (const std::uint32_t num_workers : {1u, 2u, 4u}) {
     CAPTURE(num_workers);
     RequireSound(1000, kDense, 0, {30, num_workers, 10, 20, kKeep});
     RequireSound(600, {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}, {kMamba, 4, 0}}, 0,
                  {60, num_workers, 10, 20, kKeep});
+  }
+}
+
+// The kinds of docs/model-configs, with blocks and windows that a small pool has several of.
+const Groups kExamples[] = {kDense,
+                            {{scheduler::KVCacheKind::kFullAttention, 4, 0}, {scheduler::KVCacheKind::kMamba, 8, 0}},
+                            {{scheduler::KVCacheKind::kFullAttention, 4, 0},
+                             {scheduler::KVCacheKind::kSlidingWindow, 4, 8},
+                             {scheduler::KVCacheKind::kSlidingWindow, 4, 8}}};
+
+TEST_CASE("the same holds with a disk tier, alone and below a host tier that is smaller") {
+  for (const Groups& groups : kExamples) {
+    CAPTURE(groups.size());
+    const auto blocks = static_cast<std::uint32_t>(20 * groups.size());
+    for (const std::uint32_t num_workers : {1u, 2u, 4u}) {
+      CAPTURE(num_workers);
+      RequireSound(400, groups, 0, {0, num_workers, 0, 0, scheduler::TierReset::kClear, blocks});
+      RequireSound(400, groups, 0, {blocks / 2, num_workers, 0, 0, scheduler::TierReset::kClear, blocks});
+    }
+  }
+}
+
+TEST_CASE("G3 and D11: the same holds with both tiers when stores and loads fail, and when a reset keeps them") {
+  for (const Groups& groups : kExamples) {
+    CAPTURE(groups.size());
+    const auto blocks = static_cast<std::uint32_t>(20 * groups.size());
+    for (const std::uint32_t num_workers : {1u, 2u, 4u}) {
+      CAPTURE(num_workers);
+      RequireSound(400, groups, 0, {blocks / 2, num_workers, 15, 30, scheduler::TierReset::kClear, blocks});
+      RequireSound(400, groups, 0, {blocks / 2, num_workers, 10, 20, scheduler::TierReset::kKeep, blocks});
+    }
   }
 }
 
@@ -696,23 +763,27 @@ void RequireCaught(Fault fault) {
   CHECK(caught == 10);
 }
 
-TEST_CASE("a host tier that the machine could not keep account of is refused by name") {
-  EngineConfig config = SmallConfig();
-  config.scheduler.host_blocks = 1u << 30;
-  CollectingEventPublisher publisher;
-  auto hasher = BlockHasher::Create(HashAlgorithm::kSha256Cbor, kDefaultHashSeed);
-  REQUIRE(hasher.has_value());
-  const auto engine = EngineCore::Create(config, *std::move(hasher), nullptr, &publisher);
-  REQUIRE_FALSE(engine.has_value());
-  CHECK(engine.error().code == ErrorCode::kUnavailable);
-  CHECK(engine.error().message.starts_with("host_blocks: 1073741824 blocks of 4 tokens need about "));
+TEST_CASE("a lower tier that the machine could not keep account of is refused by name") {
+  for (const bool on_disk : {false, true}) {
+    CAPTURE(on_disk);
+    EngineConfig config = SmallConfig();
+    (on_disk ? config.scheduler.disk_blocks : config.scheduler.host_blocks) = 1u << 30;
+    CollectingEventPublisher publisher;
+    auto hasher = BlockHasher::Create(HashAlgorithm::kSha256Cbor, kDefaultHashSeed);
+    REQUIRE(hasher.has_value());
+    const auto engine = EngineCore::Create(config, *std::move(hasher), nullptr, &publisher);
+    REQUIRE_FALSE(engine.has_value());
+    CHECK(engine.error().code == ErrorCode::kUnavailable);
+    CHECK(engine.error().message.starts_with(std::string(on_disk ? "disk" : "host") +
+                                             "_blocks: 1073741824 blocks of 4 tokens need about "));
+  }
 }
 
 // The workers say nothing of their failures.
-void RequireCaught(Fault fault, const Tier& tier) {
+void RequireCaught(Fault fault, const Tiers& tiers) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
-    ModelCheck check(seed, 16, fault, kDense, 0, tier);
+    ModelCheck check(seed, 16, fault, kDense, 0, tiers);
     for (int step = 0; step < 200; ++step) check.Advance();
     REQUIRE(check.complaints.empty());
     check.Plant();
@@ -726,6 +797,10 @@ TEST_CASE("a host block that a worker did not write is caught") {
 }
 TEST_CASE("a host block that a worker did not load is caught") {
   RequireCaught(Fault::kHiddenLoadFailure, {30, 2, 0, 20});
+}
+TEST_CASE("a disk block that a worker did not write, or did not load, is caught") {
+  RequireCaught(Fault::kHiddenStoreFailure, {0, 2, 20, 0, scheduler::TierReset::kClear, 30});
+  RequireCaught(Fault::kHiddenLoadFailure, {0, 2, 0, 20, scheduler::TierReset::kClear, 30});
 }
 
 TEST_CASE("a block that is announced before it is computed is caught") { RequireCaught(Fault::kEarlyEvent); }

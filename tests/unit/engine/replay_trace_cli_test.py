@@ -59,6 +59,48 @@ class ReplayTrace(unittest.TestCase):
             hits[name] = json.loads(run.stdout)["hit_tokens"]
         self.assertGreater(hits["mamba-hybrid-partial"], hits["mamba-hybrid"])
 
+    def test_lower_tiers_take_what_the_device_evicts_and_every_prompt_token_counts_once(self):
+        run = replay("--num-blocks", "400", "--host-blocks", "200", "--disk-blocks", "800", "--disk-dir", f"{self.path}/blocks",
+                     "--tensor-parallel-size", "2", "--json", "--dump-state", f"{self.path}/state", *self.events())
+        self.assertEqual(run.returncode, 0, run.stderr)
+        summary = json.loads(run.stdout)
+        for name in ("host_hit_tokens", "disk_hit_tokens", "host_stored", "disk_stored", "host_removed", "disk_removed"):
+            self.assertGreater(summary[name], 0, name)
+        found = summary["hit_tokens"] + summary["host_hit_tokens"] + summary["disk_hit_tokens"]
+        self.assertEqual(found + summary["computed_prompt_tokens"], summary["prompt_tokens"])
+        media = {line.split(" ")[1] for line in (self.path / "state").read_text().splitlines()}
+        self.assertEqual(media, {"GPU", "CPU", "DISK"})
+        self.assertEqual(list((self.path / "blocks").iterdir()), [])
+
+    def test_lower_tiers_are_refused_by_flag(self):
+        directory = str(self.path)
+        (self.path / "mine").write_text("x")
+        for flags, words in (
+                (["--disk-blocks", "8"], "--disk-blocks is 8, but there is no --disk-dir; allowed: both, or neither"),
+                (["--disk-dir", directory], f'--disk-dir is "{directory}", but --disk-blocks is 0; allowed: both, or neither'),
+                (["--host-blocks", "8", "--vllm-exact"], "--host-blocks is 8; allowed: 0, as --vllm-exact is given"),
+                (["--disk-blocks", "8", "--disk-dir", directory, "--vllm-exact"],
+                 "--disk-blocks is 8; allowed: 0, as --vllm-exact is given"),
+                (["--disk-blocks", "8", "--disk-dir", directory], 'it holds "mine", which is not a file of blocks'),
+                (["--disk-blocks", "8", "--disk-dir", f"{directory}/mine"], f'disk_dir is "{directory}/mine": it cannot be ')):
+            with self.subTest(flags=flags):
+                run = replay(*flags)
+                self.assertEqual(run.returncode, 1)
+                self.assertIn(words, run.stderr)
+        self.assertEqual((self.path / "mine").read_text(), "x")
+
+    def test_a_disk_that_is_full_fails_its_stores_and_nothing_else(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        run = subprocess.run([KVWIRE, "replay-trace", TRACE, "--num-blocks", "400", "--disk-blocks", "800", "--disk-dir",
+                              f"{self.path}/blocks", "--json"], capture_output=True, text=True, timeout=WATCHDOG, preexec_fn=limit)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        summary = json.loads(run.stdout)
+        self.assertEqual((summary["disk_stored"], summary["disk_hit_tokens"]), (0, 0))
+        self.assertGreater(summary["disk_failed_stores"], 0)
+        self.assertEqual(summary["finished"] + summary["refused"], summary["requests"])
+        self.assertEqual(run.stderr.count("cannot be written: File too large"), 1)
+
     def test_the_dumps_have_a_line_per_block_and_per_batch(self):
         run = replay("--num-blocks", "400", "--json", "--dump-state", f"{self.path}/state", "--dump-digests", f"{self.path}/digests",
                      *self.events())

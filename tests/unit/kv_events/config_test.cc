@@ -70,7 +70,7 @@ TEST_CASE("E4: an unknown key is refused by name, at both levels") {
   CHECK(Contains(ErrorOf(R"({"Topic": "x"})"), "known are buffer_steps, "));
   CHECK(Contains(ErrorOf(R"({"kvwire": {"hash_from": "u64"}})"), "unknown key \"kvwire.hash_from\""));
   CHECK(
-      Contains(ErrorOf(R"({"kvwire": {"medium_names": {"DISK": "x"}}})"), "unknown key \"kvwire.medium_names.DISK\""));
+      Contains(ErrorOf(R"({"kvwire": {"medium_names": {"TAPE": "x"}}})"), "unknown key \"kvwire.medium_names.TAPE\""));
   CHECK(Contains(ErrorOf(R"({"hash_form": "u64"})"), "unknown key \"hash_form\""));
   CHECK(Contains(ErrorOf(R"({"": 1})"), "unknown key \"\""));
 }
@@ -178,6 +178,8 @@ TEST_CASE("A wrong value is refused with the key, what is allowed, and the value
       {R"({"kvwire": {"medium_names": {"CPU": "gpu"}}})",
        "kvwire.medium_names: GPU and CPU are both \"gpu\"; allowed: different names"},
       {R"({"kvwire": {"medium_names": {"STORAGE": ""}}})", "GPU and STORAGE are both \"\""},
+      {R"({"kvwire": {"medium_names": {"DISK": "cpu"}}})",
+       "kvwire.medium_names: CPU and DISK are both \"cpu\"; allowed: different names"},
       {R"({"kvwire": {"removals": "last"}})", "kvwire.removals: Input should be 'exact' or 'per_copy', found \"last\""},
       {R"({"kvwire": {"overflow": "block"}})", "kvwire.overflow: Input should be 'drop', found \"block\""},
       {R"({"kvwire": {"queue_bytes": 0}})",
@@ -215,7 +217,7 @@ TEST_CASE("A value in a message is shortened") {
 TEST_CASE("Every switch of the kvwire object is read") {
   const KVEventsConfig::Extensions read = Parsed(R"({"kvwire": {"event_format": "array", "array_tail": "legacy",
       "hash_form": "first_i64", "wide_hashes": "always", "replay_layout": "legacy", "first_seq": 1, "mode": "connect",
-      "medium_names": {"GPU": "gpu", "CPU": "cpu", "STORAGE": "disk"}, "removals": "per_copy", "overflow": "drop",
+      "medium_names": {"GPU": "gpu", "CPU": "cpu", "DISK": "ssd", "STORAGE": "disk"}, "removals": "per_copy", "overflow": "drop",
       "queue_bytes": 10, "buffer_bytes": 20}})")
                                               .kvwire;
   KVEventsConfig::Extensions expected;
@@ -228,6 +230,7 @@ TEST_CASE("Every switch of the kvwire object is read") {
   expected.mode = SocketMode::kConnect;
   expected.medium_gpu = "gpu";
   expected.medium_cpu = "cpu";
+  expected.medium_disk = "ssd";
   expected.medium_storage = "disk";
   expected.removals = Removals::kPerCopy;
   expected.queue_bytes = 10;
@@ -363,23 +366,23 @@ TEST_CASE("A profile sets its switches") {
   using enum EventFormat;
   const Row rows[] = {
       {"vllm", kMap, ArrayTail::kFull, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic,
-       "GPU CPU STORAGE"},
+       "GPU CPU DISK STORAGE"},
       {"vllm-0.22", kArray, ArrayTail::kFull, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kLegacy,
-       "GPU CPU STORAGE"},
+       "GPU CPU DISK STORAGE"},
       {"llm-d", kMap, ArrayTail::kFull, HashForm::kUint64, WideHashes::kAlways, ReplayLayout::kTopic,
-       "GPU CPU STORAGE"},
+       "GPU CPU DISK STORAGE"},
       {"dynamo", kMap, ArrayTail::kLegacy, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic,
-       "GPU CPU STORAGE"},
+       "GPU CPU DISK STORAGE"},
       {"aibrix", kArray, ArrayTail::kLegacy, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic,
-       "GPU CPU STORAGE"},
+       "GPU CPU DISK STORAGE"},
       {"kthena", kArray, ArrayTail::kLegacy, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic,
-       "GPU CPU STORAGE"},
+       "GPU CPU DISK STORAGE"},
       {"xllm", kMap, ArrayTail::kFull, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kLegacy,
-       "gpu cpu storage"},
+       "gpu cpu storage storage"},
       {"sglang", kArray, ArrayTail::kLegacy, HashForm::kFirstInt64, WideHashes::kAlways, ReplayLayout::kLegacy,
-       "GPU CPU_PINNED DISK"},
+       "GPU CPU_PINNED DISK DISK"},
       {"trtllm", kMap, ArrayTail::kFull, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic,
-       "GPU CPU STORAGE"},
+       "GPU CPU DISK STORAGE"},
   };
   std::string names;
   for (const Row& row : rows) {
@@ -391,7 +394,7 @@ TEST_CASE("A profile sets its switches") {
     CHECK(read.hash_form == row.hash_form);
     CHECK(read.wide_hashes == row.wide_hashes);
     CHECK(read.replay_layout == row.replay_layout);
-    CHECK(read.medium_gpu + " " + read.medium_cpu + " " + read.medium_storage == row.media);
+    CHECK(read.medium_gpu + " " + read.medium_cpu + " " + read.medium_disk + " " + read.medium_storage == row.media);
     KVEventsConfig::Extensions applied;
     CHECK(ApplyProfile(row.name, &applied).has_value());
     CHECK(applied == read);
@@ -474,12 +477,13 @@ TEST_CASE("The process environment tells set from unset") {
 }
 
 TEST_CASE("ToJson spells vLLM's keys in its order, and reads back equal") {
-  CHECK(KVEventsConfig().ToJson() ==
-        R"({"enable_kv_cache_events":false,"endpoint":"tcp://*:5557","replay_endpoint":null,"buffer_steps":10000,)"
-        R"("hwm":100000,"max_queue_size":100000,"topic":"","kvwire":{"profile":"vllm","event_format":"map",)"
-        R"("array_tail":"full","hash_form":"u64","wide_hashes":"minimal","replay_layout":"topic","first_seq":0,)"
-        R"("mode":"auto","medium_names":{"GPU":"GPU","CPU":"CPU","STORAGE":"STORAGE"},"removals":"exact",)"
-        R"("overflow":"drop","queue_bytes":268435456,"buffer_bytes":536870912}})");
+  CHECK(
+      KVEventsConfig().ToJson() ==
+      R"({"enable_kv_cache_events":false,"endpoint":"tcp://*:5557","replay_endpoint":null,"buffer_steps":10000,)"
+      R"("hwm":100000,"max_queue_size":100000,"topic":"","kvwire":{"profile":"vllm","event_format":"map",)"
+      R"("array_tail":"full","hash_form":"u64","wide_hashes":"minimal","replay_layout":"topic","first_seq":0,)"
+      R"("mode":"auto","medium_names":{"GPU":"GPU","CPU":"CPU","DISK":"DISK","STORAGE":"STORAGE"},"removals":"exact",)"
+      R"("overflow":"drop","queue_bytes":268435456,"buffer_bytes":536870912}})");
   const char* const texts[] = {
       "{}",
       R"({"enable_kv_cache_events": true, "publisher": "null", "replay_endpoint": "tcp://*:1", "topic": "é\"\\"})",

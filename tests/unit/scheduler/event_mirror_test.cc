@@ -93,8 +93,8 @@ TEST_CASE("every rule for a store is named when it is broken") {
   const std::string h1 = std::to_string(kHashes[1].Low64());
   const std::string h2 = std::to_string(kHashes[2].Low64());
   CHECK(BrokenBy([](BlockStored*) {}).empty());
-  CHECK(BrokenBy([](BlockStored* s) { s->medium = "DISK"; }) ==
-        Texts{"BlockStored with another medium than GPU or CPU"});
+  CHECK(BrokenBy([](BlockStored* s) { s->medium = "TAPE"; }) ==
+        Texts{"BlockStored with another medium than GPU, CPU or DISK"});
   CHECK(BrokenBy([](BlockStored* s) { s->group_idx.reset(); }) == Texts{"BlockStored without group_idx"});
   CHECK(BrokenBy([](BlockStored* s) { s->token_ids = s->token_ids.first(7); }) ==
         Texts{"BlockStored with 7 tokens for 2 hashes"});

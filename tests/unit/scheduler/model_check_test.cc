@@ -2,9 +2,11 @@
 // Random runs of the scheduler against consumers that believe its events.
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,19 +28,21 @@ class SetConsumer {
     batch.Visit([this](const auto& event) { Take(event); });
   }
 
-  // By group.
-  const std::set<std::pair<std::uint32_t, BlockHash>>& held() const { return held_; }
+  // By group and medium.
+  using Key = std::tuple<std::uint32_t, std::string, BlockHash>;
+  const std::set<Key>& held() const { return held_; }
 
  private:
   void Take(const BlockStored& stored) {
-    for (const BlockHash& hash : stored.block_hashes) held_.emplace(*stored.group_idx, hash);
+    for (const BlockHash& hash : stored.block_hashes) held_.emplace(*stored.group_idx, *stored.medium, hash);
   }
   void Take(const BlockRemoved& removed) {
-    for (const BlockHash& hash : removed.block_hashes) held_.erase({*removed.group_idx, hash});
+    for (const BlockHash& hash : removed.block_hashes)
+      held_.erase({*removed.group_idx, std::string(*removed.medium), hash});
   }
   void Take(const AllBlocksCleared&) { held_.clear(); }
 
-  std::set<std::pair<std::uint32_t, BlockHash>> held_;
+  std::set<Key> held_;
 };
 
 struct RunOptions {
@@ -51,6 +55,12 @@ struct RunOptions {
   std::uint32_t num_speculative_tokens = 0;
   unsigned first_token_percent = 85;  // the higher, the longer the prefixes that prompts share
   int steps = 1000;
+  // Lower tiers; of a hundred copies so many fail.
+  std::uint32_t host_blocks = 0;
+  std::uint32_t disk_blocks = 0;
+  std::uint32_t num_workers = 1;
+  unsigned failed_percent = 0;
+  TierReset reset = TierReset::kClear;
 };
 
 class RandomRun {
@@ -87,6 +97,10 @@ class RandomRun {
     config.groups = options.groups;
     config.partial_blocks = options.partial_blocks;
     config.num_speculative_tokens = options.num_speculative_tokens;
+    config.host_blocks = options.host_blocks;
+    config.disk_blocks = options.disk_blocks;
+    config.tensor_parallel_size = options.num_workers;
+    config.reset_lower_tiers = options.reset;
     config.max_num_seqs = 6;
     config.max_num_batched_tokens = options.num_blocks * options.block_size / 2;
     return config;
@@ -139,6 +153,7 @@ class RandomRun {
       }
     }
     for (const CopyBlock& copy : output.copies) CountCopy(copy);
+    Copy(output, &result);
     rig_.scheduler().UpdateFromOutput(output, result);
   }
 
@@ -146,6 +161,23 @@ class RandomRun {
     ++num_copies_;
     CHECK(copy.source != copy.destination);
     CHECK(copy.num_tokens < options_.groups[copy.group].block_size);
+  }
+
+  // Each worker is late by some steps, executes in order, and fails now and then.
+  void Copy(const SchedulerOutput& output, RunnerOutput* result) {
+    pending_.resize(options_.num_workers);
+    for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) {
+      std::deque<StoreJobId>& pending = pending_[worker];
+      for (const StoreBlock& store : output.stores) pending.push_back(store.job);
+      for (; !pending.empty() && (output.finish_stores || Chance(60)); pending.pop_front()) {
+        result->stores.push_back({worker, pending.front(), !Chance(options_.failed_percent)});
+      }
+    }
+    for (const LoadBlock& load : output.loads) {
+      const std::vector<RequestId>& failed = result->failed_loads;
+      if (!Chance(options_.failed_percent) || std::ranges::count(failed, load.request) > 0) continue;
+      result->failed_loads.push_back(load.request);
+    }
   }
 
   // One thing that may happen between any two calls.
@@ -180,12 +212,12 @@ class RandomRun {
     }
     REQUIRE(rig_.pool().recorded().empty());
     const Texts different = mirror_.Compare(
-        rig_.pool(), rig_.pool().digest(),
+        rig_.scheduler().state(), rig_.scheduler().digest(),
         [this](const BlockHash& hash, std::uint32_t group) { return rig_.pool().num_announced(hash, group); });
     REQUIRE_MESSAGE(different.empty(), different.front());
     if (options_.removals == Removals::kPerCopy) return;
     REQUIRE(set_.held().size() == mirror_.size());
-    for (const auto& [group, hash] : set_.held()) REQUIRE(mirror_.count(hash, group) > 0);
+    for (const auto& [group, medium, hash] : set_.held()) REQUIRE(mirror_.count(hash, group, medium) > 0);
   }
 
   const RunOptions options_;
@@ -196,6 +228,7 @@ class RandomRun {
   SetConsumer set_;
   RequestId next_id_ = 100;
   std::uint64_t num_copies_ = 0;
+  std::vector<std::deque<StoreJobId>> pending_;  // by worker
 };
 
 // Everything happened.
@@ -303,6 +336,44 @@ TEST_CASE("D3, D4, D8, D14: the same holds for partial blocks, with drafts or wi
         CHECK(stats.hit_tokens > 100);
         CHECK(stats.removed > 100);
         if (removals == Removals::kExact) CHECK(stats.reported > 20);
+      }
+    }
+  }
+}
+
+TEST_CASE("D14, G3, D11: the same holds with a host and a disk tier, whatever fails, whoever is late") {
+  constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
+  unsigned seed = 200;
+  // The kinds of docs/model-configs.
+  for (const std::vector<KVCacheGroup>& groups : std::vector<std::vector<KVCacheGroup>>{
+           {{kFull, 2, 0}},
+           {{kFull, 2, 0}, {KVCacheKind::kMamba, 4, 0}},
+           {{kFull, 2, 0}, {KVCacheKind::kSlidingWindow, 2, 4}, {KVCacheKind::kSlidingWindow, 2, 4}},
+       }) {
+    for (const std::uint32_t num_workers : {1u, 2u, 4u}) {
+      for (const TierReset reset : {TierReset::kClear, TierReset::kKeep}) {
+        for (const unsigned failed_percent : {0u, 15u}) {
+          RunOptions options;
+          options.seed = seed++;
+          options.num_blocks = 24 * static_cast<std::uint32_t>(groups.size());
+          options.groups = groups;
+          options.host_blocks = options.num_blocks / 2;
+          options.disk_blocks = options.num_blocks;
+          options.num_workers = num_workers;
+          options.reset = reset;
+          options.failed_percent = failed_percent;
+          CAPTURE(options.seed);
+          RandomRun run(options);
+          run.Run();
+          const SchedulerStats stats = run.stats();
+          CHECK(stats.host.stored > 20);
+          CHECK(stats.disk.stored > 20);
+          CHECK(stats.host.removed + stats.disk.removed > 10);
+          CHECK(stats.host.loaded + stats.disk.loaded > 5);
+          CHECK((stats.failed_loads > 0) == (failed_percent > 0));
+          CHECK(stats.hit_tokens + stats.host_hit_tokens + stats.disk_hit_tokens + stats.computed_prompt_tokens ==
+                stats.prompt_tokens);
+        }
       }
     }
   }

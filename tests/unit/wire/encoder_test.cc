@@ -133,6 +133,7 @@ TEST_CASE("media are renamed, others pass") {
   switches.array_tail = ArrayTail::kLegacy;
   switches.medium_gpu = "device";
   switches.medium_cpu = "CPU_PINNED";
+  switches.medium_disk = "ssd";
   switches.medium_storage = std::string(300, 'd');
   const BlockHash hashes[] = {H(1)};
   const auto written = [&](std::string_view medium) {
@@ -147,6 +148,7 @@ TEST_CASE("media are renamed, others pass") {
   };
   CHECK(written("GPU") == "device");
   CHECK(written("CPU") == "CPU_PINNED");
+  CHECK(written("DISK") == "ssd");
   CHECK(written("STORAGE") == std::string(300, 'd'));
   CHECK(written("gpu") == "gpu");
   CHECK(written("") == "");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "scheduler/host_tier.h"
+#include "scheduler/lower_tier.h"
 
 #include <algorithm>
 #include <cassert>
@@ -10,11 +10,12 @@
 
 namespace kvwire::scheduler {
 
-Result<std::unique_ptr<HostTier>> HostTier::Create(HostTierOptions options) {
+Result<std::unique_ptr<LowerTier>> LowerTier::Create(LowerTierOptions options) {
   constexpr std::uint32_t kMostBlocks = (1u << 30) - 1;  // what the aggregator takes
   if (options.num_blocks == 0 || options.num_blocks > kMostBlocks) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("host_blocks is {}; allowed: 1 to {}", options.num_blocks, kMostBlocks));
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} is {}; allowed: 1 to {}", TraitsOf(options.tier).option, options.num_blocks, kMostBlocks));
   }
   if (options.num_workers == 0 || options.num_workers > WorkerEventAggregator::kMaxWorkers) {
     return MakeError(ErrorCode::kInvalidArgument, fmt::format("tensor_parallel_size is {}; allowed: 1 to {}",
@@ -33,118 +34,129 @@ Result<std::unique_ptr<HostTier>> HostTier::Create(HostTierOptions options) {
     if (!created) return tl::unexpected<Error>(std::move(created).error());
     aggregator = *std::move(created);
   }
-  return std::unique_ptr<HostTier>(new HostTier(std::move(options), std::move(aggregator)));
+  return std::unique_ptr<LowerTier>(new LowerTier(std::move(options), std::move(aggregator)));
 }
 
-HostTier::HostTier(HostTierOptions options, std::unique_ptr<WorkerEventAggregator> aggregator)
+LowerTier::LowerTier(LowerTierOptions options, std::unique_ptr<WorkerEventAggregator> aggregator)
     : options_(std::move(options)),
       aggregator_(std::move(aggregator)),
       blocks_(std::size_t{options_.num_blocks} + 1),
       queue_(options_.num_blocks + 1) {}
 
-HostBlockId HostTier::FindBlock(const BlockHash& hash, std::uint32_t group) const {
+// Resident ones only.
+LowerTier::Place LowerTier::Find(const BlockHash& hash, std::uint32_t group) const {
   const auto found = index_.find(Key{hash, group});
-  return found != index_.end() && blocks_[found->second].state == State::kResident ? found->second : kNoHostBlock;
+  return found != index_.end() && blocks_[found->second].state == State::kResident ? found->second : 0;
 }
 
-void HostTier::Pin(HostBlockId block) {
-  assert(blocks_[block].state == State::kResident);
-  if (blocks_[block].pins++ == 0) queue_.Remove(block);
+HostBlockId LowerTier::FindBlock(const BlockHash& hash, std::uint32_t group) const {
+  const Place place = Find(hash, group);
+  return place == 0 ? kNoHostBlock : IdOf(place);
+}
+
+void LowerTier::Pin(HostBlockId block) {
+  const Place place = PlaceOf(block);
+  assert(blocks_[place].state == State::kResident);
+  if (blocks_[place].pins++ == 0) queue_.Remove(place);
   ++stats_.loaded;
 }
 
-void HostTier::Unpin(HostBlockId block) {
-  assert(blocks_[block].pins > 0);
-  if (--blocks_[block].pins > 0) return;
-  if (blocks_[block].state == State::kResident) {
-    queue_.PushBack(block);
+void LowerTier::Unpin(HostBlockId block) {
+  const Place place = PlaceOf(block);
+  assert(blocks_[place].pins > 0);
+  if (--blocks_[place].pins > 0) return;
+  if (blocks_[place].state == State::kResident) {
+    queue_.PushBack(place);
   } else {
-    queue_.PushFront({&block, 1});
+    queue_.PushFront({&place, 1});
   }
 }
 
-void HostTier::Drop(HostBlockId block) {
-  if (blocks_[block].state != State::kResident) return;
-  Forget(block);
-  if (blocks_[block].pins > 0) return;
-  queue_.Remove(block);
-  queue_.PushFront({&block, 1});
+void LowerTier::Drop(HostBlockId block) {
+  const Place place = PlaceOf(block);
+  if (blocks_[place].state != State::kResident) return;
+  Forget(place);
+  if (blocks_[place].pins > 0) return;
+  queue_.Remove(place);
+  queue_.PushFront({&place, 1});
 }
 
 // The block is resident no more; its place in the queue is the caller's to settle.
-void HostTier::Forget(HostBlockId block) {
-  for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) ReportRemoved(worker, block);
-  Block& content = blocks_[block];
-  if (aggregator_ != nullptr) options_.digest->Remove(content.key.group, kMediumCpu, content.key.hash.Low64());
+void LowerTier::Forget(Place place) {
+  for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) ReportRemoved(worker, place);
+  Block& content = blocks_[place];
+  if (aggregator_ != nullptr) options_.digest->Remove(content.key.group, medium(), content.key.hash.Low64());
   index_.erase(content.key);
   content.state = State::kEmpty;
   --num_resident_;
   ++stats_.removed;
 }
 
-void HostTier::PlanStores(BlockPool* pool, std::vector<StoreBlock>* stores) {
+void LowerTier::PlanStores(BlockPool* pool, std::span<const BlockId> victims, StoreJobId* next_job,
+                           std::vector<StoreBlock>* stores) {
   // Not more than the tier can hold, or it would drive its own blocks out in turn.
-  pool->free_queue().First(std::min<std::size_t>(options_.lookahead, options_.num_blocks - num_storing_), &victims_);
+  victims = victims.first(std::min<std::size_t>(victims.size(), options_.num_blocks - num_storing_));
+  victims_.assign(victims.begin(), victims.end());
   std::erase_if(victims_, [pool](BlockId block) { return !pool->is_full(block); });
   // What the device is about to lose shall stay here: it is used, the next victim last.
   for (std::size_t i = victims_.size(); i-- > 0;) {
     const BlockDescription victim = pool->Describe(victims_[i]);
-    const HostBlockId block = FindBlock(victim.hash, victim.group);
-    if (block == kNoHostBlock || blocks_[block].pins > 0) continue;
-    queue_.Remove(block);
-    queue_.PushBack(block);
+    const Place place = Find(victim.hash, victim.group);
+    if (place == 0 || blocks_[place].pins > 0) continue;
+    queue_.Remove(place);
+    queue_.PushBack(place);
   }
   for (const BlockId victim : victims_) {
     if (num_storing_ >= options_.max_stores_in_flight || queue_.size() == 0) return;
-    StartStore(pool, victim, stores);
+    const BlockDescription description = pool->Describe(victim);
+    // Nothing if the tier has the block, or is about to.
+    if (index_.contains(Key{description.hash, description.group})) continue;
+    StartStore(pool, victim, (*next_job)++, stores);
   }
 }
 
-// Nothing if the tier has the block, or is about to.
-void HostTier::StartStore(BlockPool* pool, BlockId device_block, std::vector<StoreBlock>* stores) {
+void LowerTier::StartStore(BlockPool* pool, BlockId device_block, StoreJobId id, std::vector<StoreBlock>* stores) {
   const BlockDescription description = pool->Describe(device_block);
   const Key key{description.hash, description.group};
-  if (index_.contains(key)) return;
-  const HostBlockId host_block = TakeBlock();
-  Block& block = blocks_[host_block];
+  const Place place = TakePlace();
+  Block& block = blocks_[place];
   block.state = State::kStoring;
   block.key = key;
   block.parent = description.parent;
   block.token_ids.assign(description.token_ids.begin(), description.token_ids.end());
   block.context = description.context == nullptr ? BlockContext() : *description.context;
-  index_.emplace(key, host_block);
+  index_.emplace(key, place);
   pool->Touch({&device_block, 1});
   ++num_storing_;
-  const StoreJobId id = next_job_++;
-  jobs_[id] = Job{device_block, host_block, 0, false, false, std::vector<bool>(options_.num_workers)};
-  stores->push_back({id, device_block, host_block, key.group, pool->block_size(key.group)});
+  jobs_[id] = Job{device_block, place, 0, false, false, std::vector<bool>(options_.num_workers)};
+  stores->push_back({id, device_block, IdOf(place), key.group, pool->block_size(key.group)});
 }
 
 // REQUIRES: the queue is not empty.
-HostBlockId HostTier::TakeBlock() {
-  const HostBlockId block = queue_.PopFront();
-  if (blocks_[block].state == State::kResident) Forget(block);
-  return block;
+LowerTier::Place LowerTier::TakePlace() {
+  const Place place = queue_.PopFront();
+  if (blocks_[place].state == State::kResident) Forget(place);
+  return place;
 }
 
-bool HostTier::CancelStore(BlockPool* pool) {
+bool LowerTier::CancelStore(BlockPool* pool) {
   const auto last = std::find_if(jobs_.rbegin(), jobs_.rend(), [](const auto& job) { return !job.second.cancelled; });
   if (last == jobs_.rend()) return false;
   Job& job = last->second;
   job.cancelled = true;
   for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) {
-    if (job.has_result[worker]) ReportRemoved(worker, job.host_block);
+    if (job.has_result[worker]) ReportRemoved(worker, job.place);
   }
-  // The host block stays empty and out of the queue until no worker can write to it any more.
-  index_.erase(blocks_[job.host_block].key);
-  blocks_[job.host_block].state = State::kEmpty;
+  // The block stays empty and out of the queue until no worker can write to it any more.
+  index_.erase(blocks_[job.place].key);
+  blocks_[job.place].state = State::kEmpty;
   pool->Free({&job.device_block, 1}, EvictionOrder::kNext);
   --num_storing_;
   ++stats_.cancelled_stores;
   return true;
 }
 
-void HostTier::OnWorkerOutput(std::span<const StoreResult> results, BlockPool* pool) {
+void LowerTier::OnWorkerOutput(std::span<const StoreResult> results, BlockPool* pool) {
   returned_.clear();
   for (const StoreResult& result : results) {
     const auto found = jobs_.find(result.job);
@@ -153,7 +165,7 @@ void HostTier::OnWorkerOutput(std::span<const StoreResult> results, BlockPool* p
     if (job.has_result[result.worker]) continue;
     job.has_result[result.worker] = true;
     job.failed = job.failed || !result.ok;
-    if (result.ok && !job.cancelled) ReportStored(result.worker, job.host_block);
+    if (result.ok && !job.cancelled) ReportStored(result.worker, job.place);
     if (++job.num_results < options_.num_workers) continue;
     EndStore(&job);
     jobs_.erase(found);
@@ -162,38 +174,38 @@ void HostTier::OnWorkerOutput(std::span<const StoreResult> results, BlockPool* p
 }
 
 // Every worker has reported.
-void HostTier::EndStore(Job* job) {
-  Block& block = blocks_[job->host_block];
+void LowerTier::EndStore(Job* job) {
+  Block& block = blocks_[job->place];
   if (job->cancelled) {
-    queue_.PushFront({&job->host_block, 1});
+    queue_.PushFront({&job->place, 1});
     return;
   }
   returned_.push_back(job->device_block);
   --num_storing_;
   if (job->failed) {
-    for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) ReportRemoved(worker, job->host_block);
+    for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) ReportRemoved(worker, job->place);
     index_.erase(block.key);
     block.state = State::kEmpty;
-    queue_.PushFront({&job->host_block, 1});
+    queue_.PushFront({&job->place, 1});
     ++stats_.failed_stores;
     return;
   }
   block.state = State::kResident;
-  queue_.PushBack(job->host_block);
-  if (aggregator_ != nullptr) options_.digest->Add(block.key.group, kMediumCpu, block.key.hash.Low64());
+  queue_.PushBack(job->place);
+  if (aggregator_ != nullptr) options_.digest->Add(block.key.group, medium(), block.key.hash.Low64());
   ++num_resident_;
   ++stats_.stored;
 }
 
-void HostTier::ReportStored(std::uint32_t worker, HostBlockId id) {
+void LowerTier::ReportStored(std::uint32_t worker, Place place) {
   if (aggregator_ == nullptr) return;
-  const Block& block = blocks_[id];
+  const Block& block = blocks_[place];
   BlockStored stored;
   stored.block_hashes = {&block.key.hash, 1};
   if (!block.parent.empty()) stored.parent_block_hash = block.parent;
   stored.token_ids = block.token_ids;
   stored.block_size = static_cast<std::uint32_t>(block.token_ids.size());
-  stored.medium = kMediumCpu;
+  stored.medium = medium();
   stored.group_idx = block.key.group;
   stored.extra_keys.absent = false;
   if (!block.context.extra_keys.empty()) stored.extra_keys.per_block = {&block.context.extra_keys, 1};
@@ -211,19 +223,19 @@ void HostTier::ReportStored(std::uint32_t worker, HostBlockId id) {
   assert(taken.has_value());
 }
 
-void HostTier::ReportRemoved(std::uint32_t worker, HostBlockId id) {
+void LowerTier::ReportRemoved(std::uint32_t worker, Place place) {
   if (aggregator_ == nullptr) return;
   BlockRemoved removed;
-  removed.block_hashes = {&blocks_[id].key.hash, 1};
-  removed.medium = kMediumCpu;
-  removed.group_idx = blocks_[id].key.group;
+  removed.block_hashes = {&blocks_[place].key.hash, 1};
+  removed.medium = medium();
+  removed.group_idx = blocks_[place].key.group;
   report_.Clear();
   report_.Add(removed);
   [[maybe_unused]] const Status taken = aggregator_->Add(worker, report_);
   assert(taken.has_value());
 }
 
-const KVEventBatch& HostTier::TakeEvents() {
+const KVEventBatch& LowerTier::TakeEvents() {
   if (aggregator_ != nullptr) {
     events_.Clear();
     events_ = aggregator_->Take(std::move(events_));
@@ -231,7 +243,7 @@ const KVEventBatch& HostTier::TakeEvents() {
   return events_;
 }
 
-void HostTier::Reset(HostReset policy) {
+void LowerTier::Reset(TierReset policy) {
   assert(num_storing_ == 0);
   if (aggregator_ != nullptr) {
     // AllBlocksCleared has said it, and whatever was not yet published with it.
@@ -243,16 +255,16 @@ void HostTier::Reset(HostReset policy) {
     TakeEvents();
   }
   switch (policy) {
-    case HostReset::kKeep:
+    case TierReset::kKeep:
       if (aggregator_ == nullptr) return;
-      for (const HostBlockId block : ParentsFirst()) {
-        options_.digest->Add(blocks_[block].key.group, kMediumCpu, blocks_[block].key.hash.Low64());
+      for (const Place block : ParentsFirst()) {
+        options_.digest->Add(blocks_[block].key.group, medium(), blocks_[block].key.hash.Low64());
         for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) ReportStored(worker, block);
       }
       return;
-    case HostReset::kClear:
+    case TierReset::kClear:
       index_.clear();
-      for (HostBlockId block = 1; block < blocks_.size(); ++block) {
+      for (Place block = 1; block < blocks_.size(); ++block) {
         if (blocks_[block].state != State::kResident) continue;
         blocks_[block].state = State::kEmpty;
         if (blocks_[block].pins > 0) continue;
@@ -265,18 +277,18 @@ void HostTier::Reset(HostReset policy) {
 }
 
 // The resident blocks.
-std::vector<HostBlockId> HostTier::ParentsFirst() const {
-  std::vector<HostBlockId> order;
+std::vector<LowerTier::Place> LowerTier::ParentsFirst() const {
+  std::vector<Place> order;
   order.reserve(num_resident_);
   std::vector<bool> visited(blocks_.size());
-  std::vector<HostBlockId> ancestry;
-  for (HostBlockId start = 1; start < blocks_.size(); ++start) {
+  std::vector<Place> ancestry;
+  for (Place start = 1; start < blocks_.size(); ++start) {
     if (blocks_[start].state != State::kResident) continue;
-    for (HostBlockId block = start; block != kNoHostBlock && !visited[block];) {
+    for (Place block = start; block != 0 && !visited[block];) {
       visited[block] = true;
       ancestry.push_back(block);
       const Block& content = blocks_[block];
-      block = content.parent.empty() ? kNoHostBlock : FindBlock(content.parent, content.key.group);
+      block = content.parent.empty() ? 0 : Find(content.parent, content.key.group);
     }
     order.insert(order.end(), ancestry.rbegin(), ancestry.rend());
     ancestry.clear();
@@ -284,16 +296,22 @@ std::vector<HostBlockId> HostTier::ParentsFirst() const {
   return order;
 }
 
-void HostTier::Walk(const std::function<void(const ResidentBlock&)>& visit) const {
+KVConnectorStats LowerTier::stats() const noexcept {
+  KVConnectorStats stats = stats_;
+  stats.resident = num_resident_;
+  return stats;
+}
+
+void LowerTier::Walk(const std::function<void(const ResidentBlock&)>& visit) const {
   if (aggregator_ == nullptr) return;
-  for (const HostBlockId id : ParentsFirst()) {
-    const Block& block = blocks_[id];
+  for (const Place place : ParentsFirst()) {
+    const Block& block = blocks_[place];
     ResidentBlock resident;
     resident.hash = block.key.hash;
     if (!block.parent.empty()) resident.parent = block.parent;
     resident.token_ids = block.token_ids;
     resident.group = block.key.group;
-    resident.medium = kMediumCpu;
+    resident.medium = medium();
     visit(resident);
   }
 }
