@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "engine/cli/kv_events_option.h"
+#include "engine/cli/kv_transfer_option.h"
 #include "engine/cli/model_option.h"
 #include "engine/faults/fault_script.h"
 #include "engine/serve/http_server.h"
@@ -58,6 +59,7 @@ class ServeOptions {
 
   ServeSettings settings_;
   KVEventsOption events_;
+  KVTransferOption transfer_;
   ModelOption model_option_;
   std::string model_tag_;
   std::string model_;
