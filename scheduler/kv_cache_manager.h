@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -93,9 +94,11 @@ class KVCacheManager {
 
   // Blocks that go from engine to engine.
   //
-  // How many leading tokens of a prompt can: all full blocks, if every group has full attention. Others could not step
-  // back to compute the last token, so then it is a hit's length.
-  std::uint32_t TransferableTokens(std::uint32_t num_prompt_tokens) const noexcept;
+  // How many leading tokens of a prompt can, of which num_available are there: all full blocks, if every group has full
+  // attention. Others could not step back to compute the last token, so then it is a hit's length.
+  std::uint32_t TransferableTokens(
+      std::uint32_t num_prompt_tokens,
+      std::uint32_t num_available = std::numeric_limits<std::uint32_t>::max()) const noexcept;
 
   // As GetComputedBlocks, of the device only.
   PrefixHit GetDeviceBlocks(const Request& request);

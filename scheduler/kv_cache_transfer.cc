@@ -16,11 +16,12 @@ std::size_t CountBlocks(const KeptBlocks& kept) {
   return blocks;
 }
 
-std::uint32_t KVCacheManager::TransferableTokens(std::uint32_t num_prompt_tokens) const noexcept {
+std::uint32_t KVCacheManager::TransferableTokens(std::uint32_t num_prompt_tokens,
+                                                 std::uint32_t num_available) const noexcept {
   const bool may_step_back = std::all_of(groups_.begin(), groups_.end(),
                                          [](const KVCacheGroup& group) { return group.BlocksBeforeHit() == 0; });
   const std::uint32_t most = num_prompt_tokens - (may_step_back || num_prompt_tokens == 0 ? 0 : 1);
-  return most / block_alignment_ * block_alignment_;
+  return std::min(most, num_available) / block_alignment_ * block_alignment_;
 }
 
 // The first block of the group that is needed to continue behind num_tokens.

@@ -82,7 +82,7 @@ enum class Arrival : std::uint8_t {
 enum class ResetMode : std::uint8_t { kFailWhileRunning, kPreemptRunning };
 
 // Counters since the start. Prompt figures count a request at its first admission only; each prompt token is in one of
-// hit_tokens, host_hit_tokens, disk_hit_tokens and computed_prompt_tokens.
+// hit_tokens, host_hit_tokens, disk_hit_tokens, received_tokens and computed_prompt_tokens.
 struct SchedulerStats {
   std::uint64_t requests_added = 0;
   std::uint64_t requests_refused = 0;
@@ -96,7 +96,7 @@ struct SchedulerStats {
   std::uint64_t hit_blocks = 0;
   std::uint64_t host_hit_tokens = 0;         // of prompts, found, some of it on the host only
   std::uint64_t disk_hit_tokens = 0;         // of prompts, found, some of it on the disk only
-  std::uint64_t computed_prompt_tokens = 0;  // of prompts, found nowhere
+  std::uint64_t computed_prompt_tokens = 0;  // of prompts, neither found nor received
   std::uint64_t scheduled_tokens = 0;
   std::uint64_t output_tokens = 0;
   std::uint64_t draft_tokens = 0;           // computed to be verified

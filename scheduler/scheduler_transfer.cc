@@ -37,8 +37,7 @@ bool Scheduler::MakeRoom(Request* request) {
 // Takes the first waiting request to those that receive, or finds that there is nothing to receive for it. False if
 // there are not enough blocks.
 bool Scheduler::TryReceive(Request* request, SchedulerOutput* step) {
-  const std::uint32_t num_tokens = std::min(cache_.TransferableTokens(request->num_receivable_tokens),
-                                            cache_.TransferableTokens(request->num_tokens()));
+  const std::uint32_t num_tokens = cache_.TransferableTokens(request->num_tokens(), request->num_receivable_tokens);
   const PrefixHit hit = cache_.GetDeviceBlocks(*request);
   Reception reception{request->id(), num_tokens, {}};
   if (num_tokens > hit.num_tokens) {

@@ -32,6 +32,7 @@
 #include "engine/serve/http_server.h"
 #include "engine/serve/instance.h"
 #include "engine/serve/routes.h"
+#include "engine/serve/unique_text.h"
 #include "kv_events/transport/endpoint.h"
 
 namespace kvwire::engine {
@@ -104,6 +105,10 @@ Status Server::Start(const ServeSettings& settings, EgressThread* egress, const 
 
 Status Server::MakeInstance(const ServeSettings& settings, EgressThread* egress) {
   InstanceConfig config = settings.instance;
+  if (config.kv_transfer) {
+    config.kv_transfer->port = http_->port();
+    if (config.kv_transfer->engine_id.empty()) config.kv_transfer->engine_id = UniqueText();
+  }
   if (settings.dev) {
     event_logs_.resize(config.data_parallel_size);
     config.observe_batch = [this](std::uint32_t rank, std::uint64_t number, const KVEventBatch& batch) {

@@ -127,7 +127,6 @@ constexpr const char* kIgnoredJson[] = {"additional-config",
                                         "eplb-config",
                                         "hf-overrides",
                                         "kernel-config",
-                                        "kv-transfer-config",
                                         "limit-mm-per-prompt",
                                         "media-io-kwargs",
                                         "mm-processor-kwargs",
@@ -265,6 +264,12 @@ void SpellFlag(std::string* argument) {
   std::replace(argument->begin(), end, '_', '-');
   if (end == argument->end() || *end != '.') return;
   const std::string_view name(argument->begin() + 2, end);
+  // Of its keys one is an object, whose own have no effect.
+  constexpr std::string_view kExtra = "--kv-transfer-config.kv_connector_extra_config";
+  if (argument->starts_with(kExtra)) {
+    const auto value = std::find(argument->begin() + kExtra.size(), argument->end(), '=');
+    argument->erase(argument->begin() + kExtra.size(), value);
+  }
   if (std::ranges::find(kIgnoredJson, name) == std::end(kIgnoredJson)) return;
   argument->erase(end, std::find(end, argument->end(), '='));
 }
@@ -328,6 +333,7 @@ void ServeOptions::AddTo(CLI::App& command) {
   AddHttpFlags(command);
   AddEngineFlags(command);
   events_.AddTo(command);
+  transfer_.AddTo(command);
   AddForeignFlags(command);
 }
 
@@ -427,6 +433,7 @@ std::vector<std::string> ServeOptions::Notes() const {
     if (option->count() > 0) names.push_back("--" + option->get_lnames().front());
   }
   if (tier_option_.has_idle_workers()) names.emplace_back("--tensor-parallel-size");
+  if (transfer_.is_ignored()) names.push_back("--kv-transfer-config");
   if (!model_length_.empty()) names.push_back("--max-model-len " + model_length_);
   if (!names.empty()) notes.push_back(fmt::format("flags without effect here: {}", fmt::join(names, " ")));
   return notes;
@@ -491,6 +498,14 @@ Result<ServeSettings> ServeOptions::Settings() const {
   if (!settings.instance.events.enable_kv_cache_events) {
     settings.notes.push_back(
         "KV-cache events are off; --kv-events-config '{\"enable_kv_cache_events\": true}' turns them on");
+  }
+  auto transfer = transfer_.Config();
+  if (!transfer) return tl::unexpected<Error>(std::move(transfer).error());
+  settings.instance.kv_transfer = *std::move(transfer);
+  if (settings.instance.kv_transfer) {
+    const bool everywhere = settings.http.host == "0.0.0.0" || settings.http.host == "::";
+    const std::string listening = everywhere ? "127.0.0.1" : settings.http.host;
+    settings.instance.kv_transfer->host = transfer_.host().empty() ? listening : transfer_.host();
   }
   if (const Status divided = model_option_.Apply(&settings.instance.scheduler); !divided) {
     return tl::unexpected<Error>(divided.error());

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "engine/cli/kv_events_option.h"
+#include "engine/cli/kv_transfer_option.h"
 #include "engine/cli/model_option.h"
 #include "engine/cli/tier_option.h"
 #include "engine/faults/fault_script.h"
@@ -59,6 +60,7 @@ class ServeOptions {
 
   ServeSettings settings_;
   KVEventsOption events_;
+  KVTransferOption transfer_;
   ModelOption model_option_;
   TierOption tier_option_;
   std::string model_tag_;

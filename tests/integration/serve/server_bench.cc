@@ -34,6 +34,7 @@ ServerBench::ServerBench(engine::InstanceConfig config, engine::RoutesConfig rou
   auto server = engine::HttpServer::Create(std::move(http));
   REQUIRE_MESSAGE(server.has_value(), server.error().message);
   http_ = *std::move(server);
+  if (config.kv_transfer) config.kv_transfer->port = http_->port();
   auto egress = engine::EgressThread::Create();
   REQUIRE(egress.has_value());
   egress_ = *std::move(egress);

@@ -319,9 +319,12 @@ TEST_CASE("P14: a window group keeps and receives only the blocks that it needs 
   REQUIRE(rig.scheduler().ReleaseKept(1));
   REQUIRE(rig.scheduler().ResetPrefixCache(ResetMode::kFailWhileRunning));
 
-  Add(&rig, Receiver(2, 18));
+  NewRequest receiver = Receiver(2, 18);
+  receiver.num_receivable_tokens = kept.num_tokens;
+  Add(&rig, std::move(receiver));
   const Reception reception = Begin(&rig);
   REQUIRE(reception.parts.size() == 2);
+  CHECK(reception.num_tokens == 16);
   CHECK(reception.parts[0].first == 0);
   CHECK(reception.parts[0].blocks.size() == 4);
   CHECK(reception.parts[1].first == 3);
