@@ -73,21 +73,21 @@ tokens. `Wake`, a system call that the host places after the model's launch, is 
 TRIED = """
 ## What was tried
 
-What brought the figures above to where they are, and what did not. Ratios are of the same machine, both sides in turns.
+What brought the figures above to where they are, and what did not. The ratios of a step are of the fastest rounds of two builds run in turns.
 
 Pool, events on / off (1, 64, 512 and 8192 blocks a request: 2.22, 1.88, 1.85 and 2.28 before all of it;
 1.58, 1.50, 1.51 and 1.68 after it):
 
 * The digest's place of a group is found once, and the low 64 bits of a hash are one load; removals alike in a row share a record; a stored
-  event's tokens go from the pool to the batch without a copy between: 1.96 to about 1.6 with 512 blocks.
-* A removal repeats the record before it, a stored event grows block by block in the batch: 1.68 to 1.55 with 512 blocks, 2.3 to 1.98
+  event's tokens go from the pool to the batch without a copy between: 2.06 to 1.76 with 512 blocks.
+* A removal repeats the record before it, a stored event grows block by block in the batch: 1.76 to 1.55 with 512 blocks, 2.4 to 1.98
   with one.
 * The index's places of the next blocks are fetched ahead: 1.80 to 1.65 with 8192 blocks. Both sides gain, so the ratio gains less than
   the time.
-* A stored event repeats the shape of the one before it: 1.90 to 1.63 with one block.
+* A stored event repeats the shape of the one before it: 2.0 to 1.7 with one block.
 * Fetching the memory that a block's parent and tokens are written to ahead: no difference beyond the noise; left out.
 * What remains is data that exists with events on alone: per block the tokens are written twice (the pool keeps them for a full state, the
-  batch leaves with its own), the hash three times (removal, store, parent), and the digest is changed twice. The same change made the
+  batch leaves with its own), the hash three times (removal, store, parent), and the digest is changed twice. The same changes made the
   side without events faster (the low 64 bits of a hash, the fetching ahead), by which the ratio is larger than the time saved.
 
 `sha256_cbor` (1.50 times the bare digest by EVP before, 0.9 after; that is 1.46 times the bare digest without EVP):
@@ -99,7 +99,7 @@ Pool, events on / off (1, 64, 512 and 8192 blocks a request: 2.22, 1.88, 1.85 an
 * What remains is the serialization, whose bytes the digest reads directly after they were written. A block's message begins with its
   parent's digest, so the digests of a chain cannot overlap.
 
-The step with `prefill`: the changes to the pool took what the events add from 1.48 % to 1.16 %.
+The step with `prefill`: events added 1.48 % before the changes to the pool and 1.16 % after, in two runs at different times.
 """
 
 
