@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SHA256_* are taken as OpenSSL 1.1 has them: EVP costs as much again as the digest of a block.
+// SHA256_* are taken as OpenSSL 1.1 has them: EVP costs half as much again as the digest of a block.
 #define OPENSSL_API_COMPAT 0x10100000L
 
 #include "kv_events/hash/block_hasher.h"
