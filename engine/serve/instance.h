@@ -153,8 +153,8 @@ class Instance {
 
   const InstanceConfig config_;
   const BlockHasher hasher_;
+  std::unique_ptr<KVTransfer> transfer_;  // if the configuration has one; outlives the ranks
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::unique_ptr<KVTransfer> transfer_;  // if the configuration has one
   std::atomic<std::uint64_t> next_id_{1};
   std::atomic<std::uint32_t> next_rank_{0};  // where the search for the least loaded begins
   std::atomic<bool> closed_{false};

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 from serve_process_test import KVWIRE, WATCHDOG, Server, refused
@@ -124,8 +125,9 @@ class KVTransferTest(unittest.TestCase):
                     "--kv-transfer-host", "prefill.example", events=None) as server:
             params = server.complete(max_tokens=1, kv_transfer_params=REMOTE_DECODE)["kv_transfer_params"]
             self.assertEqual((params["remote_engine_id"], params["remote_host"]), ("mine", "prefill.example"))
+            end = time.monotonic() + WATCHDOG
             while metric(server, "kvwire_kv_transfer_blocks_held") > 0:
-                pass
+                self.assertLess(time.monotonic(), end)
             self.assertIn("nobody fetched the blocks of request", server.end()[1])
 
     def test_keys_one_by_one(self):
