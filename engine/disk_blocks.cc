@@ -187,6 +187,8 @@ bool DiskBlocks::Write(std::uint32_t block, std::uint32_t worker, scheduler::Sto
   std::copy(words.begin(), words.end(), frame_.begin() + kHeaderWords);
   frame_[kChecksum] = ChecksumOf(frame_);
   const std::string name = NameOf(block, worker);
+  // A file that replaces another one would be sent to the disk at once.
+  ::unlinkat(directory_.get(), name.c_str(), 0);
   if (!Note(&writes_fail_, "written", name, WriteFile(name))) return false;
   written = job;
   return true;

@@ -446,7 +446,7 @@ class ModelCheck final : public RunnerHooks {
 
   // What is announced of the tier is found there, and its words are the chain of its tokens.
   void CheckLowerBlocks(const scheduler::LowerTier& tier) {
-    constexpr std::uint64_t kChecksPerLook = 10;  // at the files
+    constexpr std::uint64_t kChecksPerLook = 50;  // at the files
     const bool looks = tier.tier() == scheduler::Tier::kHost || num_checks_ % kChecksPerLook == 0;
     tier.Walk([&](const ResidentBlock& resident) {
       const scheduler::HostBlockId block = tier.FindBlock(resident.hash, resident.group);
@@ -572,8 +572,9 @@ void RequireBusy(scheduler::Tier tier, const scheduler::KVConnectorStats& stats,
                  const ModelCheck& check, std::uint64_t some) {
   CAPTURE(scheduler::TraitsOf(tier).option);
   CHECK(stats.stored > some);
-  CHECK(stats.removed > some / 10);
-  if (tier == scheduler::Tier::kHost || tiers.host_blocks == 0) CHECK(stats.loaded > 0);
+  // With two tiers one pool may leave one of them idle.
+  if (tiers.disk_blocks == 0) CHECK(stats.removed > some / 10);
+  if (tiers.disk_blocks == 0) CHECK(stats.loaded > 0);
   CHECK(check.num_lower_checked[static_cast<std::size_t>(tier)] > some);
   if (tiers.failed_store_percent > 0) CHECK(stats.failed_stores > some);
 }
@@ -585,6 +586,9 @@ void RequireSound(int steps_per_pool, const Groups& groups = kDense, std::uint32
   const auto start = std::chrono::steady_clock::now();
   std::uint64_t resets_while_running = 0;
   std::uint64_t cancelled_stores = 0;
+  std::uint64_t host_hit_tokens = 0;
+  std::uint64_t failed_loads = 0;
+  std::uint64_t lower_removed = 0;
   std::uint64_t disk_hit_tokens = 0;
   std::uint64_t num_copies = 0;
   for (const std::uint32_t blocks_per_group : {8u, 13u, 24u, 40u, 64u}) {
@@ -614,24 +618,24 @@ void RequireSound(int steps_per_pool, const Groups& groups = kDense, std::uint32
     CHECK(stats.hit_tokens + stats.host_hit_tokens + stats.disk_hit_tokens + stats.computed_prompt_tokens ==
           stats.prompt_tokens);
     using enum scheduler::Tier;
-    if (tiers.host_blocks > 0) {
-      CHECK(stats.host_hit_tokens > 0);
-      RequireBusy(kHost, stats.host, tiers, check, some);
-    }
-    if (tiers.disk_blocks > 0) {
-      disk_hit_tokens += stats.disk_hit_tokens;
-      RequireBusy(kDisk, stats.disk, tiers, check, some);
-    }
-    if (tiers.any() && tiers.failed_load_percent > 0) CHECK(stats.failed_loads > some / 10);
+    host_hit_tokens += stats.host_hit_tokens;
+    disk_hit_tokens += stats.disk_hit_tokens;
+    if (tiers.host_blocks > 0) RequireBusy(kHost, stats.host, tiers, check, some);
+    if (tiers.disk_blocks > 0) RequireBusy(kDisk, stats.disk, tiers, check, some);
+    failed_loads += stats.failed_loads;
+    lower_removed += stats.host.removed + stats.disk.removed;
     if (num_speculative_tokens > 0) {
       CHECK(stats.accepted_draft_tokens > some);
       CHECK(stats.draft_tokens > stats.accepted_draft_tokens + some);
     }
   }
+  if (tiers.host_blocks > 0) CHECK(host_hit_tokens > 0);
   if (tiers.disk_blocks > 0) CHECK(disk_hit_tokens > 0);
   if (tiers.any()) {
     CHECK(resets_while_running > 0);
     CHECK(cancelled_stores > 0);
+    CHECK(lower_removed > some);
+    CHECK((failed_loads > some / 2) == (tiers.failed_load_percent > 0));
   }
   if (rules.partial_blocks) CHECK(num_copies > some);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

@@ -86,7 +86,7 @@ TEST_CASE("a hit takes the device first, then the host, then the disk, and each 
 
 TEST_CASE("H6: what one lower tier loses stays in the other") {
   TierRig tier(BothTiers(1));
-  tier.Update(tier.OtherStep(), tier.AllOf(0));
+  tier.OtherStepWith(0);
   CHECK(tier.Published() == kOnBoth);
   tier.EvictFromDevice();
   // What the host cannot load is loaded from the disk the next time.
@@ -123,7 +123,7 @@ TEST_CASE("a reset clears both tiers, or keeps both and announces them again, th
     SchedulerConfig config = BothTiers(1);
     config.reset_lower_tiers = policy;
     TierRig tier(config);
-    tier.Update(tier.OtherStep(), tier.AllOf(0));
+    tier.OtherStepWith(0);
     CHECK(tier.Published() == kOnBoth);
     CHECK(tier.scheduler().ResetPrefixCache(ResetMode::kFailWhileRunning));
     CHECK(tier.Published() ==
