@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
+
+#include "engine/unique_text.h"
 
 namespace kvwire::engine {
 
@@ -99,11 +100,6 @@ Status CheckMemory(const scheduler::SchedulerConfig& config) {
   return {};
 }
 
-std::string RandomName() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
-}
-
 }  // namespace
 
 Result<std::unique_ptr<EngineCore>> EngineCore::Create(EngineConfig config, BlockHasher hasher,
@@ -129,7 +125,7 @@ EngineCore::EngineCore(EngineConfig config, std::unique_ptr<PublishProbe> probe,
       probe_(std::move(probe)),
       runner_(std::move(runner)),
       scheduler_(std::move(scheduler)),
-      life_(RandomName()) {}
+      life_(UniqueText()) {}
 
 EngineCore::~EngineCore() = default;
 

@@ -32,7 +32,7 @@
 #include "engine/serve/http_server.h"
 #include "engine/serve/instance.h"
 #include "engine/serve/routes.h"
-#include "engine/serve/unique_text.h"
+#include "engine/unique_text.h"
 #include "kv_events/transport/endpoint.h"
 
 namespace kvwire::engine {

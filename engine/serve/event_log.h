@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/serve/unique_text.h"
+#include "engine/unique_text.h"
 #include "kv_events/batch.h"
 
 namespace kvwire::engine {

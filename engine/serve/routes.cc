@@ -16,7 +16,7 @@
 #include "engine/serve/completion_job.h"
 #include "engine/serve/kv_transfer_routes.h"
 #include "engine/serve/server_metrics.h"
-#include "engine/serve/unique_text.h"
+#include "engine/unique_text.h"
 #include "kv_events/clock.h"
 #include "kv_events/escape_text.h"
 

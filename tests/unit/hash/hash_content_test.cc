@@ -46,7 +46,7 @@ TEST_CASE("F2: the integer form of a digest of either width is its last 8 bytes,
        {HashAlgorithm::kXxhashCbor, "d152782cb4d753bde718a811a3b75e23", 16652244415917022755u, -1794499657792528861}}};
   for (const auto& rows : table) {
     CAPTURE(ToString(rows.first.algorithm));
-    const std::vector<BlockHash> chain = Chain(Hasher(rows.first.algorithm, "0"), Range(1, 8), 4);
+    const std::vector<BlockHash> chain = ChainOf(Hasher(rows.first.algorithm, "0"), Range(1, 8), 4);
     std::size_t at = 0;
     for (const Row& row : {rows.first, rows.second}) {
       const BlockHash& hash = chain.at(at++);
@@ -65,7 +65,7 @@ TEST_CASE("F3: the order in which adapters are loaded changes their ids and no h
     std::map<std::string, std::pair<std::size_t, std::vector<BlockHash>>> by_name;
     for (std::size_t id = 1; id <= load_order.size(); ++id) {
       const std::string& name = load_order[id - 1];
-      by_name[name] = {id, Chain(Hasher(algorithm, "0"), Range(1, 12), 4, Lora(name))};
+      by_name[name] = {id, ChainOf(Hasher(algorithm, "0"), Range(1, 12), 4, Lora(name))};
     }
     return by_name;
   };
@@ -86,9 +86,9 @@ TEST_CASE("F5: prompts that differ in the image alone have different hashes from
   for (const HashAlgorithm algorithm : kAllAlgorithms) {
     CAPTURE(ToString(algorithm));
     const BlockHasher hasher = Hasher(algorithm, "0");
-    const std::vector<BlockHash> a = Chain(hasher, tokens, 4, Image("image-a", 6, 8));
-    const std::vector<BlockHash> b = Chain(hasher, tokens, 4, Image("image-b", 6, 8));
-    const std::vector<BlockHash> none = Chain(hasher, tokens, 4);
+    const std::vector<BlockHash> a = ChainOf(hasher, tokens, 4, Image("image-a", 6, 8));
+    const std::vector<BlockHash> b = ChainOf(hasher, tokens, 4, Image("image-b", 6, 8));
+    const std::vector<BlockHash> none = ChainOf(hasher, tokens, 4);
     REQUIRE(a.size() == 5);
     CHECK(a[0] == b[0]);
     CHECK(a[0] == none[0]);
@@ -138,9 +138,9 @@ TEST_CASE("F8: every block of a prompt has another hash under another adapter, o
   for (const HashAlgorithm algorithm : kAllAlgorithms) {
     CAPTURE(ToString(algorithm));
     const BlockHasher hasher = Hasher(algorithm, "0");
-    const std::vector<BlockHash> none = Chain(hasher, Range(1, 16), 4);
-    const std::vector<BlockHash> a = Chain(hasher, Range(1, 16), 4, Lora("a"));
-    const std::vector<BlockHash> b = Chain(hasher, Range(1, 16), 4, Lora("b"));
+    const std::vector<BlockHash> none = ChainOf(hasher, Range(1, 16), 4);
+    const std::vector<BlockHash> a = ChainOf(hasher, Range(1, 16), 4, Lora("a"));
+    const std::vector<BlockHash> b = ChainOf(hasher, Range(1, 16), 4, Lora("b"));
     CHECK(Disjoint(none, a));
     CHECK(Disjoint(none, b));
     CHECK(Disjoint(a, b));
@@ -151,9 +151,9 @@ TEST_CASE("three salts give three disjoint chains") {
   for (const HashAlgorithm algorithm : kAllAlgorithms) {
     CAPTURE(ToString(algorithm));
     const BlockHasher hasher = Hasher(algorithm, "0");
-    const std::vector<BlockHash> a = Chain(hasher, Range(1, 16), 4, Salted("tenant-a"));
-    const std::vector<BlockHash> b = Chain(hasher, Range(1, 16), 4, Salted("tenant-b"));
-    const std::vector<BlockHash> c = Chain(hasher, Range(1, 16), 4, Salted("tenant-c"));
+    const std::vector<BlockHash> a = ChainOf(hasher, Range(1, 16), 4, Salted("tenant-a"));
+    const std::vector<BlockHash> b = ChainOf(hasher, Range(1, 16), 4, Salted("tenant-b"));
+    const std::vector<BlockHash> c = ChainOf(hasher, Range(1, 16), 4, Salted("tenant-c"));
     CHECK(Disjoint(a, b));
     CHECK(Disjoint(a, c));
     CHECK(Disjoint(b, c));
@@ -163,7 +163,7 @@ TEST_CASE("three salts give three disjoint chains") {
 TEST_CASE("no two algorithms agree on a hash") {
   std::set<BlockHash> hashes;
   for (const HashAlgorithm algorithm : kAllAlgorithms) {
-    for (const BlockHash& hash : Chain(Hasher(algorithm, "0"), Range(1, 8), 4)) hashes.insert(hash);
+    for (const BlockHash& hash : ChainOf(Hasher(algorithm, "0"), Range(1, 8), 4)) hashes.insert(hash);
   }
   CHECK(hashes.size() == 8);
 }

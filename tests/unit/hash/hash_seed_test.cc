@@ -34,14 +34,14 @@ TEST_CASE("F1: without a seed two processes have the same root and the same chai
     const BlockHasher one = Process(algorithm, Unset);
     const BlockHasher other = Process(algorithm, Unset);
     CHECK(one.identity() == other.identity());
-    CHECK(Chain(one, Range(1, 64), 16) == Chain(other, Range(1, 64), 16));
+    CHECK(ChainOf(one, Range(1, 64), 16) == ChainOf(other, Range(1, 64), 16));
   }
   const BlockHasher cbor = Process(HashAlgorithm::kSha256Cbor, {});
   CHECK(cbor.root().ToHex() == "9bd96a485ad84efdafb72ee48a1d7a69bcead0f8f0433173941b276b9581eef0");
-  CHECK(HexOf(Chain(cbor, Range(1, 8), 4)) ==
+  CHECK(HexOf(ChainOf(cbor, Range(1, 8), 4)) ==
         std::vector<std::string>{"58d0879dff3800f65f8c5fd449d73048c0f7699dd238a03b84b146b151d55111",
                                  "e1bc29393a2da9fd798f35ff04d215f846aee6df4b803ce3d43b57df56b58fb1"});
-  CHECK(HexOf(Chain(cbor, Range(0, 48), 16)) ==
+  CHECK(HexOf(ChainOf(cbor, Range(0, 48), 16)) ==
         std::vector<std::string>{"dc918a88b139e5afe60b88eda27508d4aee16c10fdc354791efea06206ac0749",
                                  "c300ec275d7bf08af8fc63e76cdc0086911bbc7091e03c5cf892553bef84ef0c",
                                  "117dad852830e0103c12d7c7f8b7cf58434ea8751d1f42ee07b1c93711e4da6c"});
@@ -55,14 +55,14 @@ TEST_CASE("F1: without a seed two processes have different roots and disjoint ch
     CHECK(one.identity().seed == HashSeed::Random());
     CHECK(one.root().size() == 32);
     CHECK(one.root() != other.root());
-    const std::vector<BlockHash> chain = Chain(one, Range(1, 64), 16);
-    const std::vector<BlockHash> others = Chain(other, Range(1, 64), 16);
+    const std::vector<BlockHash> chain = ChainOf(one, Range(1, 64), 16);
+    const std::vector<BlockHash> others = ChainOf(other, Range(1, 64), 16);
     for (std::size_t i = 0; i < chain.size(); ++i) {
       CHECK(chain[i].size() == 16);
       CHECK(chain[i] != others[i]);
     }
     // Told the root, the other process computes the same hashes.
-    CHECK(Chain(other.WithRoot(one.root()), Range(1, 64), 16) == chain);
+    CHECK(ChainOf(other.WithRoot(one.root()), Range(1, 64), 16) == chain);
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,9 +13,13 @@
 
 #include "kv_events/hash/block_hasher.h"
 #include "kv_events/hash/extra_keys.h"
+#include "tests/support/block_chains.h"
 
 // What the tests of block hashes share.
 namespace kvwire {
+
+using test::ChainOf;
+using test::Range;
 
 inline constexpr std::array kAllAlgorithms = {HashAlgorithm::kSha256, HashAlgorithm::kSha256Cbor,
                                               HashAlgorithm::kXxhash, HashAlgorithm::kXxhashCbor};
@@ -39,12 +42,6 @@ inline std::vector<std::uint8_t> BytesOf(std::string_view hex) {
   return bytes;
 }
 
-inline std::vector<TokenId> Range(TokenId first, std::size_t count) {
-  std::vector<TokenId> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
 inline BlockContent Lora(std::string name) {
   BlockContent content;
   content.lora_name = std::move(name);
@@ -61,18 +58,6 @@ inline BlockContent Image(std::string identifier, std::uint32_t offset, std::uin
   BlockContent content;
   content.items = {{std::move(identifier), offset, length}};
   return content;
-}
-
-inline std::vector<BlockHash> Chain(BlockHasher hasher, const std::vector<TokenId>& tokens, std::size_t block_size,
-                                    const BlockContent& content = {}) {
-  std::vector<BlockHash> chain;
-  for (std::size_t start = 0; start + block_size <= tokens.size(); start += block_size) {
-    const ExtraKeys keys =
-        ExtraKeysOf(content, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start + block_size));
-    chain.push_back(hasher.HashBlock(chain.empty() ? BlockHash() : chain.back(),
-                                     std::span(tokens).subspan(start, block_size), keys));
-  }
-  return chain;
 }
 
 inline std::vector<std::uint64_t> Low(const std::vector<BlockHash>& chain) {

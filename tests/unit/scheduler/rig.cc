@@ -2,7 +2,6 @@
 #include "tests/unit/scheduler/rig.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <doctest/doctest.h>
@@ -56,24 +55,6 @@ std::string PlaceText(const std::optional<std::string_view>& medium, const std::
 }
 
 }  // namespace
-
-std::vector<TokenId> Range(TokenId first, std::size_t count) {
-  std::vector<TokenId> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-std::vector<BlockHash> ChainOf(BlockHasher hasher, const std::vector<TokenId>& tokens, std::size_t block_size,
-                               const BlockContent& content) {
-  std::vector<BlockHash> chain;
-  for (std::size_t start = 0; start + block_size <= tokens.size(); start += block_size) {
-    const ExtraKeys keys =
-        ExtraKeysOf(content, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start + block_size));
-    chain.push_back(hasher.HashBlock(chain.empty() ? BlockHash() : chain.back(),
-                                     std::span(tokens).subspan(start, block_size), keys));
-  }
-  return chain;
-}
 
 void EventTexts::Name(const std::string& prefix, const std::vector<BlockHash>& chain) {
   for (std::size_t i = 0; i < chain.size(); ++i) names_.emplace(chain[i], prefix + std::to_string(i));

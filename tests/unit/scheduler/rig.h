@@ -16,8 +16,12 @@
 #include "kv_events/event_publisher.h"
 #include "kv_events/hash/block_hasher.h"
 #include "scheduler/scheduler.h"
+#include "tests/support/block_chains.h"
 
 namespace kvwire::scheduler {
+
+using test::ChainOf;
+using test::Range;
 
 using Texts = std::vector<std::string>;
 
@@ -32,13 +36,6 @@ class FixedClock final : public Clock {
 inline BlockHasher HasherWithSeed(std::string_view seed) {
   return *BlockHasher::Create(HashAlgorithm::kSha256Cbor, seed);
 }
-
-// first, first + 1, ...: `count` of them.
-std::vector<TokenId> Range(TokenId first, std::size_t count);
-
-// The hashes of the full blocks of a prompt.
-std::vector<BlockHash> ChainOf(BlockHasher hasher, const std::vector<TokenId>& tokens, std::size_t block_size,
-                               const BlockContent& content = {});
 
 // Events as short texts:
 //   S h0,h1 < nil : 1..8     BlockStored: hashes < parent : tokens

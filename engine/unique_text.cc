@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/serve/unique_text.h"
+#include "engine/unique_text.h"
 
 #include <cstdint>
 #include <random>
