@@ -69,7 +69,7 @@ namespace {
 
 // What the system would grant, and take back by killing the process, is refused here.
 Status CheckMemory(const scheduler::SchedulerConfig& config) {
-  constexpr double kBytesPerBlock = 116;       // of the pool, without the tokens
+  constexpr double kBytesPerBlock = 120;       // of the pool, without the tokens
   constexpr double kBytesPerLowerBlock = 500;  // of the tier and of what its workers report, without the tokens of both
   constexpr double kBytesPerPart = 8;          // of a worker's part of a block, in the tier; on disk as much again
   constexpr double kGiB = 1u << 30;

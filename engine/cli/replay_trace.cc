@@ -204,12 +204,6 @@ Status ReplayTraceCommand::Build() {
   if (wait_for_subscriber_ && events_.EffectivePublisher() != PublisherKind::kZmq) {
     return MakeError(ErrorCode::kInvalidArgument, "--wait-for-subscriber needs events that are published over zmq");
   }
-  if (scheduler_config_.vllm_exact && scheduler_config_.host_blocks > 0) {
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--host-blocks: {}; allowed: 0 with --vllm-exact, as vLLM's order of events has no host tier",
-                    scheduler_config_.host_blocks));
-  }
   if (Status model = model_option_.Apply(&scheduler_config_); !model) return model;
   if (Status told = CheckGroupsAreTold(scheduler_config_, events_); !told) return told;
   SimulatedRunner::Options runner_options;

@@ -138,7 +138,6 @@ class ReplayTrace(unittest.TestCase):
                             (["--wait-for-subscriber"], "--wait-for-subscriber"), (["--dump-state", "x"], "enable_kv_cache_events"),
                             (["--dump-state", "/nonexistent/x", *self.events()], "/nonexistent/x"),
                             (["--dump-state", "x", "--dump-digests", "x", *self.events()], "different files"),
-                            (["--vllm-exact", "--host-blocks", "50"], "--host-blocks: 50; allowed: 0 with --vllm-exact"),
                             (["--num-blocks", "268435456", "--block-size", "4096"], "268435456 blocks of 4096 tokens")):
             run = replay("--limit", "1", *flags)
             self.assertEqual(run.returncode, 1, flags)

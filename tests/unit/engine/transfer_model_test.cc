@@ -40,6 +40,7 @@ struct Load {
   Groups groups = kDense;
   std::uint32_t num_blocks = 24;  // of the receiving engine
   std::uint32_t num_speculative_tokens = 0;
+  bool partial_blocks = false;
   std::uint32_t host_blocks = 0;
   std::uint32_t failed_load_percent = 0;
   int failing_percent = 10;
@@ -71,6 +72,7 @@ class TransferCheck {
       : rng_(seed), load_(std::move(load)), hasher_(MakeHasher()), mirror_(&hasher_, kBlockSize) {
     EngineConfig config = SmallConfig(load_.num_blocks * static_cast<std::uint32_t>(load_.groups.size()));
     config.scheduler.groups = load_.groups;
+    config.scheduler.partial_blocks = load_.partial_blocks;
     config.scheduler.max_num_batched_tokens = static_cast<std::uint32_t>(Random(6, 40));
     config.scheduler.max_num_seqs = static_cast<std::uint32_t>(Random(2, 6));
     EngineConfig source = config;
@@ -362,7 +364,8 @@ void RequireSound(int steps, Load load) {
     CHECK(check.num_failed > some / 10);
     CHECK(stats.received_tokens > some);
     CHECK(stats.failed_receptions == check.num_failed);
-    CHECK(stats.hit_tokens + stats.host_hit_tokens + stats.received_tokens <= stats.prompt_tokens);
+    CHECK(stats.hit_tokens + stats.host_hit_tokens + stats.received_tokens + stats.computed_prompt_tokens ==
+          stats.prompt_tokens);
     late += check.num_late;
   }
   CHECK(late > 0);
@@ -387,6 +390,13 @@ TEST_CASE("P42: the same holds with host tiers behind both engines") {
   RequireSound(1500, {.host_blocks = 30, .failed_load_percent = 40});
   using enum scheduler::KVCacheKind;
   RequireSound(1000, {.groups = {{kFullAttention, 4, 0}, {kSlidingWindow, 4, 8}}, .host_blocks = 60});
+}
+
+TEST_CASE("P44: the same holds with partial blocks, of which whole ones are transferred") {
+  using enum scheduler::KVCacheKind;
+  RequireSound(1500, {.groups = {{kFullAttention, 12, 0}}, .partial_blocks = true});
+  RequireSound(1000, {.groups = {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}}, .partial_blocks = true});
+  RequireSound(1000, {.groups = {{kFullAttention, 4, 0}, {kMamba, 8, 0}}, .partial_blocks = true, .host_blocks = 40});
 }
 
 TEST_CASE("P43: blocks that are announced without their words are caught") {
