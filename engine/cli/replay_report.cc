@@ -99,6 +99,7 @@ std::string ReportAsJson(const ReplayReport& report) {
       {"disk_removed", s.disk.removed},
       {"disk_failed_stores", s.disk.failed_stores},
       {"failed_loads", s.failed_loads},
+      {"computed_tokens", s.scheduled_tokens},
       {"output_tokens", s.output_tokens},
       {"steps", s.steps},
       {"preemptions", s.preemptions},

@@ -202,7 +202,7 @@ TruthClient::Answer TruthClient::Fetch(Detail detail) {
     return Answer{std::nullopt, fmt::format("the engine at {} port {}: {}", call.host, call.port, why)};
   };
   if (!reply) return problem(reply.error());
-  if (reply->status != 200) return problem(fmt::format("status {}", reply->status));
+  if (reply->status != 200) return problem(fmt::format("status {}: {}", reply->status, ShortText(reply->body, 200)));
   Result<EngineTruth> truth = ParseTruth(reply->body);
   if (!truth) return problem(truth.error().message);
   return Answer{*std::move(truth), {}};

@@ -55,7 +55,7 @@ ApiError RefuseTransfer(const std::string& name, std::string_view value, std::st
 std::optional<ApiError> CheckTransfer(const InstanceConfig& instance, const KVTransferParams& asked) {
   if (!instance.kv_transfer) {
     return BadRequest("kv_transfer_params",
-                      "kv_transfer_params is given, expected null, as this engine runs without --kv-transfer-config");
+                      "kv_transfer_params is given, expected null, as this engine has no --kv-transfer-config of NixlConnector");
   }
   const KVTransferConfig& config = *instance.kv_transfer;
   const std::string role = fmt::format("false, as --kv-transfer-config has kv_role \"{}\"", ToString(config.role));

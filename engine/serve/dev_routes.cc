@@ -71,18 +71,23 @@ ApiResult<Fault> FaultNow(const nlohmann::json& body, FieldReader* reader) {
 }
 
 // A prompt's block as an object: of all groups, and of each if there are several.
-std::string AsJson(const std::string& hash, std::span<const BlockLookup> groups) {
+std::string AsJson(const std::string& hash, std::span<const BlockLookup> groups, bool has_lower_tiers) {
   std::uint32_t copies = 0;
   bool announced = false;
+  std::string_view lower_medium;
   for (const BlockLookup& group : groups) {
     copies += group.copies;
     announced = announced || group.announced;
+    if (lower_medium.empty()) lower_medium = group.lower_medium;
   }
   std::string json = fmt::format(R"({{"hash":"{}","copies":{},"announced":{})", hash, copies, announced);
   if (groups.size() > 1) {
     std::vector<std::uint32_t> by_group;
     for (const BlockLookup& group : groups) by_group.push_back(group.copies);
     json += fmt::format(R"(,"copies_by_group":[{}])", fmt::join(by_group, ","));
+  }
+  if (has_lower_tiers) {
+    json += lower_medium.empty() ? R"(,"lower_tier":null)" : fmt::format(R"(,"lower_tier":"{}")", lower_medium);
   }
   return json + "}";
 }
@@ -92,7 +97,8 @@ std::string AsJson(const PromptLookup& lookup, std::span<const std::string> hash
   std::vector<std::string> blocks;
   blocks.reserve(hashes.size());
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    blocks.push_back(AsJson(hashes[i], std::span(lookup.blocks).subspan(i * lookup.num_groups, lookup.num_groups)));
+    blocks.push_back(AsJson(hashes[i], std::span(lookup.blocks).subspan(i * lookup.num_groups, lookup.num_groups),
+                            lookup.has_lower_tiers));
   }
   return fmt::format(
       R"({{"data_parallel_rank":{},"batch":{},"held_prefix_blocks":{},"prefix_tokens":{},"blocks":[{}]}})", lookup.rank,
@@ -300,8 +306,8 @@ Status DevRoutes::ExecuteNow(const Fault& fault, std::uint32_t rank) {
       if (*evicted == 0) {
         return MakeError(
             ErrorCode::kInvalidArgument,
-            fmt::format("now.block: \"{}\" is not in the prefix cache{}; allowed: a block of /kv/lookup with "
-                        "copies, or of /kv/state",
+            fmt::format("now.block: \"{}\" is not in the device's prefix cache{}; allowed: a block of /kv/lookup "
+                        "with copies, or one of /kv/state with medium GPU",
                         fault.block.ToHex(), fault.group ? fmt::format(" of group {}", *fault.group) : ""));
       }
       return {};

@@ -15,6 +15,18 @@ std::optional<std::uint64_t> LastBatch(const EngineCore& core) {
   return core.next_batch() - 1;
 }
 
+BlockLookup LookUpBlock(const scheduler::Scheduler& scheduler, const BlockHash& hash, std::uint32_t group) {
+  BlockLookup block;
+  block.copies = scheduler.pool().num_copies(hash, group);
+  block.announced = scheduler.pool().num_announced(hash, group) > 0;
+  const scheduler::KVConnector* const lower = scheduler.connector();
+  const scheduler::HostBlockId found = lower == nullptr ? scheduler::kNoHostBlock : lower->FindBlock(hash, group);
+  if (found == scheduler::kNoHostBlock) return block;
+  block.lower_medium = scheduler::TraitsOf(lower->TierOf(found)).medium;
+  block.announced = block.announced || scheduler.events_effective();
+  return block;
+}
+
 }  // namespace
 
 std::optional<KVState> TakeKVState(Instance& instance, std::uint32_t rank, KVStateDetail detail) {
@@ -41,13 +53,13 @@ std::optional<PromptLookup> LookUpPrompt(Instance& instance, std::uint32_t rank,
   lookup.num_groups = std::max<std::size_t>(instance.config().scheduler.groups.size(), 1);
   lookup.blocks.resize(prompt.hashes.size() * lookup.num_groups);
   const bool ran = instance.Call(rank, [&](EngineCore& core) {
-    const scheduler::BlockPool& pool = core.scheduler().pool();
+    lookup.has_lower_tiers = core.scheduler().connector() != nullptr;
     lookup.batch = LastBatch(core);
     lookup.prefix_tokens = core.scheduler().CachedTokens(prompt.hashes);
     std::size_t place = 0;
     for (const BlockHash& hash : prompt.hashes) {
       for (std::uint32_t group = 0; group < lookup.num_groups; ++group) {
-        lookup.blocks[place++] = {pool.num_copies(hash, group), pool.num_announced(hash, group) > 0};
+        lookup.blocks[place++] = LookUpBlock(core.scheduler(), hash, group);
       }
     }
   });

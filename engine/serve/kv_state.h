@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/serve/instance.h"
@@ -29,8 +30,9 @@ std::optional<KVState> TakeKVState(Instance& instance, std::uint32_t rank, KVSta
 
 // One full block of a prompt, in one KV-cache group.
 struct BlockLookup {
-  std::uint32_t copies = 0;  // physical blocks that hold it
-  bool announced = false;
+  std::uint32_t copies = 0;       // physical blocks of the device that hold it
+  std::string_view lower_medium;  // where it would be loaded from; empty: no lower tier has it
+  bool announced = false;         // of any medium
 };
 
 // Which blocks of a prompt a rank holds.
@@ -39,6 +41,7 @@ struct PromptLookup {
   std::optional<std::uint64_t> batch;
   std::uint32_t prefix_tokens = 0;  // cached for every group, from the prompt's beginning on
   std::size_t num_groups = 1;
+  bool has_lower_tiers = false;
   std::vector<BlockLookup> blocks;  // of the first hash in every group, then of the next
 };
 

@@ -23,7 +23,6 @@ constexpr std::chrono::milliseconds kConnectTime(2000);
 constexpr std::chrono::milliseconds kFetchTime(10000);
 // Between two attempts to reach a step thread whose inbox is full.
 constexpr std::chrono::milliseconds kRetry(20);
-constexpr int kMostAttempts = 500;
 constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
 
 using Clock = std::chrono::steady_clock;
@@ -90,7 +89,6 @@ struct KVTransfer::Arriving {
   Reception reception;
   KVTransferParams source;
   std::optional<std::vector<std::uint64_t>> words;  // none: failed
-  int attempts = 0;
 };
 
 KVTransfer::KVTransfer(KVTransferConfig config, Call call, LogSink log)
@@ -98,7 +96,7 @@ KVTransfer::KVTransfer(KVTransferConfig config, Call call, LogSink log)
 
 void KVTransfer::Begin(std::uint32_t rank, Reception reception, KVTransferParams source) {
   const auto blocks = static_cast<std::int64_t>(CountReceived(reception));
-  auto arriving = std::make_shared<Arriving>(Arriving{rank, std::move(reception), std::move(source), {}, 0});
+  auto arriving = std::make_shared<Arriving>(Arriving{rank, std::move(reception), std::move(source), {}});
   timer_.Post(Clock::now() + config_.overhead + config_.per_block * blocks, [this, arriving] { Fetch(arriving); });
 }
 
@@ -136,7 +134,7 @@ void KVTransfer::Deliver(const std::shared_ptr<Arriving>& arriving) {
   const bool delivered = call_(arriving->rank, [&](RankLife& life) {
     life.EndReception(arriving->reception, arriving->words ? &*arriving->words : nullptr);
   });
-  if (delivered || ++arriving->attempts == kMostAttempts) return;
+  if (delivered) return;
   timer_.Post(Clock::now() + kRetry, [this, arriving] { Deliver(arriving); });
 }
 

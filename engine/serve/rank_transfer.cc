@@ -63,7 +63,7 @@ ApiResult<std::vector<std::uint64_t>> RankLife::TakeKept(RequestId id,
   const KeptBlocks* const kept = engine_->scheduler().FindKept(id);
   if (kept == nullptr) {
     return tl::unexpected(NotFound("request_id", fmt::format("request_id is \"{}\", of which nothing is held: it was "
-                                                             "fetched, or held too long",
+                                                             "fetched, held too long, or given up",
                                                              ToString(HeldRequest{around_.index, id}))));
   }
   if (blocks.size() > kept->block_tables.size()) {

@@ -362,8 +362,8 @@ TEST_CASE("with several groups a lookup has each one's copies and the tokens tha
   CHECK(copies(4) == json{1, 0});
   CHECK(look_up()["prefix_tokens"] == 16);
   CHECK(look_up()["blocks"][4]["announced"] == true);
-  CHECK(Contains(dev.RefusedFault(evict(4, 1))["message"], "is not in the prefix cache of group 1"));
-  CHECK(Contains(dev.RefusedFault(evict(4, 9))["message"], "is not in the prefix cache of group 9"));
+  CHECK(Contains(dev.RefusedFault(evict(4, 1))["message"], "is not in the device's prefix cache of group 1"));
+  CHECK(Contains(dev.RefusedFault(evict(4, 9))["message"], "is not in the device's prefix cache of group 9"));
   // Without a group every copy goes.
   dev.Tell("/dev/faults", {{"now", {{"kind", "evict"}, {"block", all["blocks"][3]["hash"]}}}});
   CHECK(copies(3) == json{0, 0});

@@ -228,7 +228,7 @@ TEST_CASE("P24: what cannot be meant is refused with field, value and what is al
     return DecodeBody(params);
   };
   CHECK(refused(plain, DecodeBody(good)) ==
-        "kv_transfer_params is given, expected null, as this engine runs without --kv-transfer-config");
+        "kv_transfer_params is given, expected null, as this engine has no --kv-transfer-config of NixlConnector");
   CHECK(refused(plain, DecodeBody("x")) == "kv_transfer_params is \"x\", expected an object");
   CHECK(refused(consumer, DecodeBody(kRemoteDecode)) ==
         "kv_transfer_params.do_remote_decode is true, expected false, as --kv-transfer-config has kv_role "
