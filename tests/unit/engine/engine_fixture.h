@@ -33,12 +33,16 @@ inline std::unique_ptr<SimulatedRunner> RunnerFor(const EngineConfig& config, Si
   return std::move(*runner);
 }
 
-inline std::unique_ptr<EngineCore> MakeEngine(EngineConfig config, EventPublisher* publisher,
-                                              std::unique_ptr<scheduler::ModelRunner> runner = nullptr) {
+inline BlockHasher MakeHasher() {
   auto hasher = BlockHasher::Create(HashAlgorithm::kSha256Cbor, kDefaultHashSeed);
   REQUIRE(hasher.has_value());
+  return std::move(*hasher);
+}
+
+inline std::unique_ptr<EngineCore> MakeEngine(EngineConfig config, EventPublisher* publisher,
+                                              std::unique_ptr<scheduler::ModelRunner> runner = nullptr) {
   if (runner == nullptr) runner = RunnerFor(config);
-  auto engine = EngineCore::Create(std::move(config), std::move(*hasher), std::move(runner), publisher);
+  auto engine = EngineCore::Create(std::move(config), MakeHasher(), std::move(runner), publisher);
   REQUIRE(engine.has_value());
   return std::move(*engine);
 }

@@ -5,12 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <iterator>
 #include <memory>
-#include <optional>
-#include <random>
 #include <set>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -19,8 +15,8 @@
 #include <doctest/doctest.h>
 
 #include "engine/engine_core.h"
-#include "tests/support/event_mirror.h"
 #include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/model_support.h"
 
 namespace kvwire::engine {
 namespace {
@@ -31,10 +27,6 @@ using scheduler::KeptBlocks;
 using scheduler::Reception;
 using scheduler::RequestId;
 using scheduler::ResetMode;
-
-constexpr std::uint32_t kBlockSize = 4;  // tokens per hash
-using Groups = std::vector<scheduler::KVCacheGroup>;
-const Groups kDense = {{scheduler::KVCacheKind::kFullAttention, kBlockSize, 0}};
 
 struct Load {
   Groups groups = kDense;
@@ -69,12 +61,12 @@ class SeeingRunner final : public scheduler::ModelRunner {
 class TransferCheck {
  public:
   TransferCheck(std::uint64_t seed, Load load)
-      : rng_(seed), load_(std::move(load)), hasher_(MakeHasher()), mirror_(&hasher_, kBlockSize) {
+      : dice_(seed), load_(std::move(load)), stream_(load_.groups, &complaints) {
     EngineConfig config = SmallConfig(load_.num_blocks * static_cast<std::uint32_t>(load_.groups.size()));
     config.scheduler.groups = load_.groups;
     config.scheduler.partial_blocks = load_.partial_blocks;
-    config.scheduler.max_num_batched_tokens = static_cast<std::uint32_t>(Random(6, 40));
-    config.scheduler.max_num_seqs = static_cast<std::uint32_t>(Random(2, 6));
+    config.scheduler.max_num_batched_tokens = static_cast<std::uint32_t>(dice_.Random(6, 40));
+    config.scheduler.max_num_seqs = static_cast<std::uint32_t>(dice_.Random(2, 6));
     EngineConfig source = config;
     source.scheduler.host_blocks = load_.host_blocks;
     auto runner = std::make_unique<SeeingRunner>(RunnerFor(source), &ignored_, nullptr);
@@ -88,17 +80,13 @@ class TransferCheck {
     runner = std::make_unique<SeeingRunner>(RunnerFor(config, copying), &begun_, [this] { Disturb(); });
     words_ = &runner->words();
     decode_ = MakeEngine(config, &publisher_, std::move(runner));
-    config.scheduler.host_blocks = 0;
-    config.scheduler.num_speculative_tokens = 0;
-    config.scheduler.enable_prefix_caching = false;
-    config.scheduler.enable_kv_cache_events = false;
-    plain_ = MakeEngine(config, nullptr);
+    reference_ = std::make_unique<ReferenceEngine>(config, &complaints);
   }
 
   void Advance() {
-    if (decode_->scheduler().num_waiting() < 3 && Chance(60)) AddRequest();
-    if (Chance(10)) DoSomething();
-    while (!begun_.empty() && Chance(40)) Arrive();
+    if (decode_->scheduler().num_waiting() < 3 && dice_.Chance(60)) AddRequest();
+    if (dice_.Chance(10)) DoSomething();
+    while (!begun_.empty() && dice_.Chance(40)) Arrive();
     Step();
   }
 
@@ -107,8 +95,7 @@ class TransferCheck {
       while (!begun_.empty()) Arrive();
       Step();
     }
-    while (plain_->has_work()) Keep(plain_->Step().finished, &plain_outputs_);
-    Compare();
+    reference_->Drain();
     if (decode_->scheduler().pool().num_free() + 1 != decode_->scheduler().pool().num_blocks()) {
       complaints.push_back("blocks are held and nobody runs");
     }
@@ -118,45 +105,31 @@ class TransferCheck {
     }
   }
 
-  std::vector<std::string> complaints;
-  std::uint64_t num_compared = 0;
-  std::uint64_t num_checked = 0;
+  const ReferenceEngine& reference() const { return *reference_; }
+  const StreamCheck& stream() const { return stream_; }
+
+  Complaints complaints;
   std::uint64_t num_failed = 0;
   std::uint64_t num_late = 0;  // arrivals for a request that received no longer
   scheduler::SchedulerStats stats() const { return decode_->scheduler().stats(); }
 
  private:
-  using Outputs = std::unordered_map<RequestId, std::vector<TokenId>>;
-
-  static BlockHasher MakeHasher() {
-    auto hasher = BlockHasher::Create(HashAlgorithm::kSha256Cbor, kDefaultHashSeed);
-    REQUIRE(hasher.has_value());
-    return std::move(*hasher);
-  }
-
-  bool Chance(int percent) { return Random(0, 99) < percent; }
-  int Random(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng_); }
-
   // First the source computes the prompt, with one token of output; then the other engine receives it.
   void AddRequest() {
     scheduler::NewRequest request;
     request.id = next_id_++;
-    request.max_tokens = static_cast<std::uint32_t>(Random(1, 9));
+    request.max_tokens = static_cast<std::uint32_t>(dice_.Random(1, 9));
     const int room = static_cast<int>((load_.num_blocks - 1) * kBlockSize - request.max_tokens);
-    const TokenId text = 100 * static_cast<TokenId>(Random(0, 3));
-    const int shared = Random(0, std::min(room - 1, 40));
-    const int own = Random(1, std::min(room - shared, 6));
-    for (int i = 0; i < shared; ++i) request.prompt.push_back(text + static_cast<TokenId>(i));
-    for (int i = 0; i < own; ++i) request.prompt.push_back(static_cast<TokenId>(1000 + Random(0, 1)));
-    if (Chance(80)) {
+    const TokenId text = 100 * static_cast<TokenId>(dice_.Random(0, 3));
+    request.prompt = RandomPrompt(text, room, &dice_);
+    if (dice_.Chance(80)) {
       request.num_receivable_tokens = Prefill(request);
-      if (Chance(10)) request.num_receivable_tokens /= 2;
+      if (dice_.Chance(10)) request.num_receivable_tokens /= 2;
     }
     open_.insert(request.id);
     scheduler::NewRequest copy = request;
-    copy.num_receivable_tokens = 0;
     REQUIRE(decode_->Add(std::move(request)).has_value());
-    REQUIRE(plain_->Add(std::move(copy)).has_value());
+    reference_->Add(std::move(copy));
   }
 
   std::uint32_t Prefill(const scheduler::NewRequest& request) {
@@ -178,11 +151,11 @@ class TransferCheck {
 
   // A transfer ends: a random one.
   void Arrive() {
-    const auto which = begun_.begin() + Random(0, static_cast<int>(begun_.size()) - 1);
+    const auto which = begun_.begin() + dice_.Random(0, static_cast<int>(begun_.size()) - 1);
     const Reception reception = std::move(*which);
     begun_.erase(which);
     const KeptBlocks* const kept = source_->scheduler().FindKept(reception.request);
-    const bool complete = kept != nullptr && Holds(*kept, reception) && !Chance(load_.failing_percent);
+    const bool complete = kept != nullptr && Holds(*kept, reception) && !dice_.Chance(load_.failing_percent);
     const bool receives = decode_->scheduler().is_receiving(reception.request);
     if (!reception.parts.empty() && !receives) ++num_late;
     if (receives) {
@@ -227,20 +200,18 @@ class TransferCheck {
   // A step is in flight; what happened is checked behind it.
   void Disturb() {
     in_flight_ = true;
-    if (Chance(10) && !begun_.empty()) Arrive();
-    if (Chance(5)) DoSomething();
+    if (dice_.Chance(10) && !begun_.empty()) Arrive();
+    if (dice_.Chance(5)) DoSomething();
     in_flight_ = false;
   }
 
   void DoSomething() {
-    const int what = Random(0, 99);
+    const int what = dice_.Random(0, 99);
     if (what < 50 && !open_.empty()) {
-      const RequestId id = *std::next(open_.begin(), Random(0, static_cast<int>(open_.size()) - 1));
-      open_.erase(id);
-      decode_->Abort(id);
+      decode_->Abort(TakeRandom(&open_, &dice_));
     } else if (what < 80) {
       std::vector<BlockId> blocks{
-          static_cast<BlockId>(Random(0, static_cast<int>(decode_->scheduler().pool().num_blocks()) - 1))};
+          static_cast<BlockId>(dice_.Random(0, static_cast<int>(decode_->scheduler().pool().num_blocks()) - 1))};
       REQUIRE(decode_->EvictBlocks(blocks).has_value());
     } else if (what < 90) {
       decode_->ResetPrefixCache(what < 85 ? ResetMode::kPreemptRunning : ResetMode::kFailWhileRunning);
@@ -253,83 +224,22 @@ class TransferCheck {
   void Step() {
     for (const auto& finished : decode_->Step().finished) {
       open_.erase(finished.id);
-      outputs_[finished.id] = finished.output;
+      reference_->Expect(finished);
     }
-    Keep(plain_->Step().finished, &plain_outputs_);
     Check();
-    Compare();
-  }
-
-  static void Keep(std::vector<scheduler::FinishedRequest> finished, Outputs* outputs) {
-    for (auto& request : finished) (*outputs)[request.id] = std::move(request.output);
-  }
-
-  void Compare() {
-    for (auto i = outputs_.begin(); i != outputs_.end();) {
-      const auto plain = plain_outputs_.find(i->first);
-      if (plain == plain_outputs_.end()) {
-        ++i;
-        continue;
-      }
-      if (plain->second != i->second) complaints.push_back("other output for request " + std::to_string(i->first));
-      ++num_compared;
-      plain_outputs_.erase(plain);
-      i = outputs_.erase(i);
-    }
+    reference_->Step();
   }
 
   void Check() {
     if (in_flight_) return;
-    const scheduler::BlockPool& pool = decode_->scheduler().pool();
-    for (const KVEventBatch& batch : publisher_.TakeBatches()) {
-      for (std::string& rule : mirror_.Apply(batch)) complaints.push_back(std::move(rule));
-      for (std::size_t i = 0; i < batch.size(); ++i) {
-        const KVEventBatch::Event event = batch.at(i);
-        const auto* const stored = std::get_if<BlockStored>(&event);
-        if (stored != nullptr && stored->medium == kMediumGpu) CheckWords(*stored);
-      }
-    }
-    auto differences = mirror_.Compare(
-        decode_->scheduler().state(), decode_->scheduler().digest(),
-        [&pool](const BlockHash& hash, std::uint32_t group) { return pool.num_announced(hash, group); });
-    for (std::string& difference : differences) complaints.push_back(std::move(difference));
+    const scheduler::Scheduler& scheduler = decode_->scheduler();
+    for (const KVEventBatch& batch : publisher_.TakeBatches()) stream_.Take(batch, scheduler.pool(), *words_);
+    stream_.Compare(scheduler);
   }
 
-  // The words of each announced block are the chain of its prompt up to it. Texts are few, so every hash of group 0,
-  // which has full attention, was announced with its parents before another group names it.
-  void CheckWords(const BlockStored& stored) {
-    std::vector<TokenId> prefix;
-    BlockHash hash;
-    if (stored.parent_block_hash) {
-      hash = *stored.parent_block_hash;
-      const auto parent = prefixes_.find(hash);
-      if (parent == prefixes_.end()) return;
-      prefix = parent->second;
-    }
-    const std::size_t start = prefix.size();
-    prefix.insert(prefix.end(), stored.token_ids.begin(), stored.token_ids.end());
-    for (std::size_t end = start + kBlockSize; end <= prefix.size(); end += kBlockSize) {
-      hash = hasher_.HashBlock(hash, std::span(prefix).subspan(end - kBlockSize, kBlockSize), ExtraKeys());
-      prefixes_[hash].assign(prefix.begin(), prefix.begin() + static_cast<std::ptrdiff_t>(end));
-    }
-    std::uint64_t word = SimulatedRunner::RootWordOf(*stored.group_idx);
-    for (std::size_t p = 0; p < prefix.size(); ++p) {
-      word = SimulatedRunner::ChainWord(word, prefix[p]);
-      if (p < start) continue;
-      const BlockHash& announced = stored.block_hashes[(p - start) / stored.block_size];
-      const BlockId block = decode_->scheduler().pool().FindCached(announced, *stored.group_idx);
-      const auto offset = static_cast<std::uint32_t>((p - start) % stored.block_size);
-      if (block != 0 && words_->WordAt(block, offset) == word) continue;
-      complaints.push_back("block " + std::to_string(block) + " does not hold what was announced");
-      return;
-    }
-    num_checked += stored.block_hashes.size();
-  }
-
-  std::mt19937_64 rng_;
+  Dice dice_;
   const Load load_;
-  BlockHasher hasher_;
-  testing::EventMirror mirror_;
+  StreamCheck stream_;
   CollectingEventPublisher source_publisher_;
   CollectingEventPublisher publisher_;
   SimulatedRunner* source_words_ = nullptr;
@@ -338,14 +248,11 @@ class TransferCheck {
   std::vector<Reception> ignored_;
   std::unique_ptr<EngineCore> source_;
   std::unique_ptr<EngineCore> decode_;
-  std::unique_ptr<EngineCore> plain_;
+  std::unique_ptr<ReferenceEngine> reference_;
   bool in_flight_ = false;
   RequestId next_id_ = 1;
   std::set<RequestId> open_;
   std::unordered_map<RequestId, KeptBlocks> held_;
-  Outputs outputs_;
-  Outputs plain_outputs_;
-  std::unordered_map<BlockHash, std::vector<TokenId>> prefixes_;
 };
 
 void RequireSound(int steps, Load load) {
@@ -359,8 +266,8 @@ void RequireSound(int steps, Load load) {
     check.Drain();
     for (const std::string& complaint : check.complaints) FAIL_CHECK(complaint);
     const scheduler::SchedulerStats stats = check.stats();
-    CHECK(check.num_compared > some);
-    CHECK(check.num_checked > some);
+    CHECK(check.reference().num_compared() > some);
+    CHECK(check.stream().num_checked() > some);
     CHECK(check.num_failed > some / 10);
     CHECK(stats.received_tokens > some);
     CHECK(stats.failed_receptions == check.num_failed);
