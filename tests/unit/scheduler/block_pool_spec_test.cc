@@ -14,8 +14,6 @@
 namespace kvwire::scheduler {
 namespace {
 
-using Blocks = std::vector<BlockId>;
-
 // A prompt, its identities and the blocks of a pool that hold it.
 struct Prompt {
   std::vector<TokenId> tokens;

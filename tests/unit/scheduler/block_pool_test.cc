@@ -13,8 +13,6 @@
 namespace kvwire::scheduler {
 namespace {
 
-using Blocks = std::vector<BlockId>;
-
 // A pool of 16 blocks of 4 tokens that announces after computing, and one prompt of four blocks h0 to h3.
 class PoolRig {
  public:

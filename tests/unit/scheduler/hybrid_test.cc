@@ -11,21 +11,6 @@
 namespace kvwire::scheduler {
 namespace {
 
-using Blocks = std::vector<BlockId>;
-
-constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
-constexpr KVCacheKind kWindow = KVCacheKind::kSlidingWindow;
-constexpr KVCacheKind kMamba = KVCacheKind::kMamba;
-
-enum class Mode { kOurs, kExact };
-
-SchedulerConfig Hybrid(std::uint32_t num_blocks, std::vector<KVCacheGroup> groups, Mode mode = Mode::kOurs) {
-  SchedulerConfig config = SmallConfig(num_blocks);
-  config.groups = std::move(groups);
-  config.vllm_exact = mode == Mode::kExact;
-  return config;
-}
-
 // h0, h1, ... are the hash blocks of 1, 2, 3, ..., four tokens each.
 EventTexts Names() {
   EventTexts texts(4);
@@ -33,31 +18,11 @@ EventTexts Names() {
   return texts;
 }
 
-std::vector<TokenId> With(std::vector<TokenId> tokens, TokenId last) {
-  tokens.push_back(last);
-  return tokens;
-}
-
-// Runs one request to its end.
-void Finish(Rig& rig, RequestId id, std::vector<TokenId> prompt) {
-  rig.Add(id, std::move(prompt), 1);
-  while (rig.scheduler().has_unfinished_requests()) rig.Step();
-}
-
-// Tokens that a request with this prompt finds cached.
-std::uint32_t HitOf(Rig& rig, RequestId id, std::vector<TokenId> prompt) {
-  rig.Add(id, std::move(prompt), 1);
-  std::vector<FinishedRequest> finished;
-  while (finished.empty()) finished = rig.Step();
-  REQUIRE(finished.size() == 1);
-  return finished[0].num_cached_tokens;
-}
-
 Blocks TableOf(const SchedulerOutput& step, std::size_t group) { return step.requests.at(0).block_tables[group]; }
 
 TEST_CASE(
     "S11: full attention and a window: two stores per fill, reports of all positions, a sliding window is silent") {
-  Rig rig(Hybrid(20, {{kFull, 4, 0}, {kWindow, 4, 8}}, Mode::kExact));
+  Rig rig(GroupConfig(20, {{kFull, 4, 0}, {kWindow, 4, 8}}, Mode::kExact));
   const EventTexts texts = Names();
   rig.Add(1, Range(1, 16));
   const std::string in_window = " [group 1] [kind sliding_window] [window 8]";
@@ -77,7 +42,7 @@ TEST_CASE(
 }
 
 TEST_CASE("S12: blocks of 8 and of 4 tokens: one event a group, with the tokens of the blocks no hit can use") {
-  Rig rig(Hybrid(30, {{kFull, 8, 0}, {kWindow, 4, 4}}, Mode::kExact));
+  Rig rig(GroupConfig(30, {{kFull, 8, 0}, {kWindow, 4, 4}}, Mode::kExact));
   rig.Add(1, Range(1, 27));
   rig.Step();
   CHECK(rig.Published(Names()) == Texts{"S h1,h3,h5 < nil : 1..24 [block_size 8]",
@@ -85,7 +50,7 @@ TEST_CASE("S12: blocks of 8 and of 4 tokens: one event a group, with the tokens 
 }
 
 TEST_CASE("in vLLM's form a call whose blocks are all passed over is an event without hashes") {
-  Rig rig(Hybrid(30, {{kFull, 4, 0}, {kMamba, 8, 0}, {kWindow, 4, 4}}, Mode::kExact));
+  Rig rig(GroupConfig(30, {{kFull, 4, 0}, {kMamba, 8, 0}, {kWindow, 4, 4}}, Mode::kExact));
   rig.Add(1, Range(1, 8));
   rig.Step();
   CHECK(rig.Published(Names()) == Texts{"S h0,h1 < nil : 1..8",
@@ -94,7 +59,7 @@ TEST_CASE("in vLLM's form a call whose blocks are all passed over is an event wi
 }
 
 TEST_CASE("D4: an event covers one dense run, so tokens and hashes always match") {
-  Rig rig(Hybrid(30, {{kFull, 8, 0}, {kWindow, 4, 4}}));
+  Rig rig(GroupConfig(30, {{kFull, 8, 0}, {kWindow, 4, 4}}));
   rig.Add(1, Range(1, 27));
   rig.Step();
   const std::string in_window = " [group 1] [kind sliding_window] [window 4]";
@@ -103,7 +68,7 @@ TEST_CASE("D4: an event covers one dense run, so tokens and hashes always match"
 }
 
 TEST_CASE("D6: the same hash in two groups is two blocks, and evicting one leaves the other") {
-  Rig rig(Hybrid(20, {{kFull, 4, 0}, {kWindow, 4, 8}}));
+  Rig rig(GroupConfig(20, {{kFull, 4, 0}, {kWindow, 4, 8}}));
   Finish(rig, 1, Range(1, 9));
   rig.Published(Names());
   const std::vector<BlockHash> chain = ChainOf(HasherWithSeed("0"), Range(1, 8), 4);
@@ -122,39 +87,39 @@ TEST_CASE("a hit must be one for every group") {
   // The window of 8 tokens needs two blocks before the end of a hit, or all from the beginning.
   for (const Row& row : {Row{{}, 32}, Row{{0, 1, 2, 3, 4, 5}, 32}, Row{{7}, 28}, Row{{6}, 24}, Row{{7, 5}, 20},
                          Row{{7, 5, 3, 1}, 4}, Row{{7, 5, 3, 0}, 12}, Row{{7, 5, 3, 2, 0}, 0}, Row{{6, 4, 2, 1}, 4}}) {
-    Rig rig(Hybrid(40, {{kFull, 4, 0}, {kWindow, 4, 8}}));
+    Rig rig(GroupConfig(40, {{kFull, 4, 0}, {kWindow, 4, 8}}));
     Finish(rig, 1, Range(1, 33));
     for (const std::size_t block : row.evicted) rig.scheduler().EvictHash(chain[block], 1);
     CHECK(rig.scheduler().CachedTokens(chain) == row.hit);
-    CHECK(HitOf(rig, 2, With(Range(1, 32), 99)) == row.hit);
+    CHECK(Finish(rig, 2, With(Range(1, 32), 99)) == row.hit);
   }
   SUBCASE("and full attention may shorten what the window found, which must then do for the window again") {
-    Rig rig(Hybrid(40, {{kWindow, 4, 8}, {kFull, 4, 0}}));
+    Rig rig(GroupConfig(40, {{kWindow, 4, 8}, {kFull, 4, 0}}));
     Finish(rig, 1, Range(1, 33));
     rig.scheduler().EvictHash(chain[5], 1);  // full attention ends at 20
     rig.scheduler().EvictHash(chain[4], 0);  // the window cannot end there
-    CHECK(HitOf(rig, 2, With(Range(1, 32), 99)) == 16);
+    CHECK(Finish(rig, 2, With(Range(1, 32), 99)) == 16);
   }
 }
 
 TEST_CASE("a hit ends at a common multiple of the block sizes, short of the last token") {
-  Rig rig(Hybrid(60, {{kFull, 4, 0}, {kMamba, 12, 0}}));
+  Rig rig(GroupConfig(60, {{kFull, 4, 0}, {kMamba, 12, 0}}));
   Finish(rig, 1, Range(1, 40));
-  CHECK(HitOf(rig, 2, With(Range(1, 40), 99)) == 36);
-  CHECK(HitOf(rig, 3, Range(1, 36)) == 24);
-  CHECK(HitOf(rig, 4, With(Range(1, 23), 99)) == 12);
-  CHECK(HitOf(rig, 5, With(Range(1, 11), 99)) == 0);
+  CHECK(Finish(rig, 2, With(Range(1, 40), 99)) == 36);
+  CHECK(Finish(rig, 3, Range(1, 36)) == 24);
+  CHECK(Finish(rig, 4, With(Range(1, 23), 99)) == 12);
+  CHECK(Finish(rig, 5, With(Range(1, 11), 99)) == 0);
 }
 
 TEST_CASE("D5: a prompt shorter than the largest block says nothing in any group") {
-  Rig rig(Hybrid(60, {{kFull, 4, 0}, {kMamba, 24, 0}}));
+  Rig rig(GroupConfig(60, {{kFull, 4, 0}, {kMamba, 24, 0}}));
   rig.Add(1, Range(1, 20));
   rig.Step();
   CHECK(rig.Published(Names()).empty());
 }
 
 TEST_CASE("blocks that have left the window come back to the pool, and stay a hit until they are taken") {
-  Rig rig(Hybrid(30, {{kFull, 4, 0}, {kWindow, 4, 4}}));
+  Rig rig(GroupConfig(30, {{kFull, 4, 0}, {kWindow, 4, 4}}));
   rig.Add(1, Range(1, 16));
   SchedulerOutput step = rig.Schedule();
   CHECK(TableOf(step, 0) == Blocks{1, 2, 3, 4});
@@ -169,11 +134,11 @@ TEST_CASE("blocks that have left the window come back to the pool, and stay a hi
   rig.Update(step, {18});
   CHECK(rig.Published(Names()) ==
         Texts{"S h0,h1,h2,h3 < nil : 1..16", "S h0,h1,h2,h3 < nil : 1..16 [group 1] [kind sliding_window] [window 4]"});
-  CHECK(HitOf(rig, 2, With(Range(1, 8), 99)) == 8);
+  CHECK(Finish(rig, 2, With(Range(1, 8), 99)) == 8);
 }
 
 TEST_CASE("a full request reports of each group the blocks that it holds, in dense runs") {
-  Rig rig(Hybrid(30, {{kFull, 4, 0}, {kWindow, 4, 4}}));
+  Rig rig(GroupConfig(30, {{kFull, 4, 0}, {kWindow, 4, 4}}));
   Finish(rig, 1, Range(1, 17));
   rig.Published(Names());
   rig.Add(2, With(Range(1, 16), 99), 1, FullReports());
@@ -187,7 +152,7 @@ TEST_CASE("a full request reports of each group the blocks that it holds, in den
 }
 
 TEST_CASE("a request whose window is small fits into fewer blocks than its tokens fill") {
-  SchedulerConfig config = Hybrid(24, {{kFull, 16, 0}, {kWindow, 4, 4}});
+  SchedulerConfig config = GroupConfig(24, {{kFull, 16, 0}, {kWindow, 4, 4}});
   config.max_num_batched_tokens = 16;
   Rig rig(config);
   // 13 blocks of 16 tokens; of the window at most ceil((3 + 16) / 4) + 1.
@@ -206,7 +171,7 @@ TEST_CASE("a request whose window is small fits into fewer blocks than its token
 }
 
 TEST_CASE("the extra keys of a block are those of all its tokens, whatever the size of a hash block is") {
-  Rig rig(Hybrid(30, {{kFull, 8, 0}}));
+  Rig rig(GroupConfig(30, {{kFull, 8, 0}}));
   NewRequest request;
   request.id = 1;
   request.prompt = Range(1, 17);

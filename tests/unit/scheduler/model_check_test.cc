@@ -276,9 +276,6 @@ TEST_CASE("D14, D8, D2: over 100,000 random steps events and pool agree after ev
 }
 
 TEST_CASE("D14, D4, D6: the same holds for several groups, whatever their windows and block sizes are") {
-  constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
-  constexpr KVCacheKind kWindow = KVCacheKind::kSlidingWindow;
-  constexpr KVCacheKind kMamba = KVCacheKind::kMamba;
   unsigned seed = 100;
   std::size_t unannounced_parents = 0;
   for (const std::vector<KVCacheGroup>& groups : std::vector<std::vector<KVCacheGroup>>{
@@ -305,9 +302,6 @@ TEST_CASE("D14, D4, D6: the same holds for several groups, whatever their window
 }
 
 TEST_CASE("D3, D4, D8, D14: the same holds for partial blocks, with drafts or without, under both rules of removal") {
-  constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
-  constexpr KVCacheKind kWindow = KVCacheKind::kSlidingWindow;
-  constexpr KVCacheKind kMamba = KVCacheKind::kMamba;
   unsigned seed = 200;
   for (const std::vector<KVCacheGroup>& groups : std::vector<std::vector<KVCacheGroup>>{
            {{kFull, 12, 0}},
@@ -342,7 +336,6 @@ TEST_CASE("D3, D4, D8, D14: the same holds for partial blocks, with drafts or wi
 }
 
 TEST_CASE("D14, G3, D11: the same holds with a host and a disk tier, whatever fails, whoever is late") {
-  constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
   unsigned seed = 200;
   // The kinds of docs/model-configs.
   for (const std::vector<KVCacheGroup>& groups : std::vector<std::vector<KVCacheGroup>>{

@@ -13,19 +13,9 @@
 namespace kvwire::scheduler {
 namespace {
 
-using Blocks = std::vector<BlockId>;
-
-constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
-constexpr KVCacheKind kWindow = KVCacheKind::kSlidingWindow;
-constexpr KVCacheKind kMamba = KVCacheKind::kMamba;
-
-enum class Mode { kOurs, kExact };
-
 // Hash blocks of 4 tokens.
 SchedulerConfig Partial(std::uint32_t num_blocks, std::vector<KVCacheGroup> groups, Mode mode = Mode::kOurs) {
-  SchedulerConfig config = SmallConfig(num_blocks);
-  config.groups = std::move(groups);
-  config.vllm_exact = mode == Mode::kExact;
+  SchedulerConfig config = GroupConfig(num_blocks, std::move(groups), mode);
   config.partial_blocks = true;
   return config;
 }
@@ -39,23 +29,9 @@ EventTexts Names() {
 
 std::vector<BlockHash> Hashes(std::size_t num_tokens) { return ChainOf(HasherWithSeed("0"), Range(1, num_tokens), 4); }
 
-std::vector<TokenId> With(std::vector<TokenId> tokens, TokenId last) {
-  tokens.push_back(last);
-  return tokens;
-}
-
 // Decodes `count` tokens that go on as the prompt does.
 void Decode(Rig& rig, TokenId first, std::uint32_t count) {
   for (TokenId token = first; token < first + count; ++token) rig.Step({token});
-}
-
-// Runs one request to its end; the tokens that it found cached.
-std::uint32_t Finish(Rig& rig, RequestId id, std::vector<TokenId> prompt) {
-  rig.Add(id, std::move(prompt), 1);
-  std::vector<FinishedRequest> finished;
-  while (finished.empty()) finished = rig.Step();
-  REQUIRE(finished.size() == 1);
-  return finished[0].num_cached_tokens;
 }
 
 struct Pool {

@@ -144,4 +144,24 @@ SchedulerConfig SmallConfig(std::uint32_t num_blocks, std::uint32_t block_size) 
   return config;
 }
 
+SchedulerConfig GroupConfig(std::uint32_t num_blocks, std::vector<KVCacheGroup> groups, Mode mode) {
+  SchedulerConfig config = SmallConfig(num_blocks);
+  config.groups = std::move(groups);
+  config.vllm_exact = mode == Mode::kExact;
+  return config;
+}
+
+std::uint32_t Finish(Rig& rig, RequestId id, std::vector<TokenId> prompt) {
+  rig.Add(id, std::move(prompt), 1);
+  std::vector<FinishedRequest> finished;
+  while (finished.empty()) finished = rig.Step();
+  REQUIRE(finished.size() == 1);
+  return finished[0].num_cached_tokens;
+}
+
+std::vector<TokenId> With(std::vector<TokenId> tokens, TokenId last) {
+  tokens.push_back(last);
+  return tokens;
+}
+
 }  // namespace kvwire::scheduler

@@ -23,7 +23,12 @@ namespace kvwire::scheduler {
 using test::ChainOf;
 using test::Range;
 
+using Blocks = std::vector<BlockId>;
 using Texts = std::vector<std::string>;
+
+constexpr KVCacheKind kFull = KVCacheKind::kFullAttention;
+constexpr KVCacheKind kWindow = KVCacheKind::kSlidingWindow;
+constexpr KVCacheKind kMamba = KVCacheKind::kMamba;
 
 class FixedClock final : public Clock {
  public:
@@ -96,6 +101,17 @@ class Rig {
 
 // A small configuration with events on.
 SchedulerConfig SmallConfig(std::uint32_t num_blocks, std::uint32_t block_size = 4);
+
+// The order of events: this project's own or vLLM's.
+enum class Mode { kOurs, kExact };
+// The same for groups, with hash blocks of 4 tokens.
+SchedulerConfig GroupConfig(std::uint32_t num_blocks, std::vector<KVCacheGroup> groups, Mode mode = Mode::kOurs);
+
+// Runs one request to its end, with one token of output; the tokens that it found cached. REQUIRES: no other request
+// ends before it.
+std::uint32_t Finish(Rig& rig, RequestId id, std::vector<TokenId> prompt);
+
+std::vector<TokenId> With(std::vector<TokenId> tokens, TokenId last);
 
 inline ExtraArgs FullReports() { return {{"kv_cache_report_mode", std::string("full")}}; }
 

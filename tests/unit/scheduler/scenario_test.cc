@@ -10,8 +10,6 @@
 namespace kvwire::scheduler {
 namespace {
 
-using Blocks = std::vector<BlockId>;
-
 SchedulerConfig Exact(std::uint32_t num_blocks) {
   SchedulerConfig config = SmallConfig(num_blocks);
   config.vllm_exact = true;

@@ -10,8 +10,6 @@
 namespace kvwire::scheduler {
 namespace {
 
-using Blocks = std::vector<BlockId>;
-
 EventTexts Names() {
   EventTexts texts(4);
   texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 24), 4));
