@@ -141,11 +141,10 @@ Result<DiskBlocks::Content> DiskBlocks::Look(int directory, const std::string& p
   for (errno = 0; const dirent* entry = ::readdir(entries); errno = 0) {
     const std::string_view name(entry->d_name);
     if (name == "." || name == "..") continue;
-    if (!IsRegular(directory, entry->d_name)) {
-      content.foreign = name;
-    } else if (IsBlockName(name)) {
+    const bool is_file = IsRegular(directory, entry->d_name);
+    if (is_file && IsBlockName(name)) {
       content.blocks.emplace_back(name);
-    } else if (name != kLockName) {
+    } else if (!is_file || name != kLockName) {
       content.foreign = name;
     }
   }

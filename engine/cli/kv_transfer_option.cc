@@ -66,9 +66,7 @@ Result<KVPeer> ParsePeer(const std::string& text) {
     port = text.substr(text.find(':') + 1);
   }
   KVPeer peer{LowerCase(host), std::nullopt};
-  constexpr std::string_view kHostBytes = "abcdefghijklmnopqrstuvwxyz0123456789.-_:";
-  bool good = !peer.host.empty() && peer.host.size() <= kMaxTransferNameBytes &&
-              peer.host.find_first_not_of(kHostBytes) == std::string::npos;
+  bool good = IsHostText(peer.host);
   if (port) {
     std::uint16_t number = 0;
     const auto [end, error] = std::from_chars(port->data(), port->data() + port->size(), number);
@@ -104,8 +102,10 @@ void KVTransferOption::AddTo(CLI::App& command) {
                   "HOST[:PORT] of engines that blocks may be fetched from; default: loopback addresses")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(kGroup);
-  command.add_option("--kv-transfer-host", host_, "Where other engines reach this one; default: the address of --host")
-      ->group(kGroup);
+  host_option_ =
+      command
+          .add_option("--kv-transfer-host", host_, "Where other engines reach this one; default: the address of --host")
+          ->group(kGroup);
   AddSeconds(command, "--kv-transfer-hold", &hold_seconds_, "How long a prompt's blocks wait to be fetched")
       ->group(kGroup);
   AddNumber(command, "--kv-transfer-overhead-us", &overhead_us_, "Model time of a transfer")->group(kGroup);
@@ -125,6 +125,11 @@ Result<std::optional<KVTransferConfig>> KVTransferOption::Config() const {
     Result<KVPeer> peer = ParsePeer(text);
     if (!peer) return tl::unexpected<Error>(std::move(peer).error());
     config.allowed.push_back(*std::move(peer));
+  }
+  if (host_option_->count() > 0 && !IsHostText(host_)) {
+    return Refuse("--kv-transfer-host", fmt::format("\"{}\" is not allowed; allowed: a host name or an address without "
+                                                    "brackets",
+                                                    ShortText(host_)));
   }
   if (!given()) return std::optional<KVTransferConfig>();
   const ApiResult<Json> merged = Merged(json_, dotted_);

@@ -41,6 +41,7 @@ class KVTransferOption {
   std::vector<std::pair<std::string, std::string>> dotted_;
   std::vector<std::string> allowed_;
   std::string host_;
+  const CLI::Option* host_option_ = nullptr;
   double hold_seconds_ = 480;
   double overhead_us_ = 0;
   double us_per_block_ = 0;

@@ -452,7 +452,7 @@ Status ServeOptions::ApplyHttp(ServeSettings* settings) const {
                                     {"--model", std::span(&model_, 1)},
                                     {"--served-model-name", std::span(served_names_)},
                                     {"--lora-modules", std::span(lora_modules_)}}) {
-    if (const Status text = CheckUtf8(flag, names); !text) return text;
+    if (Status text = CheckUtf8(flag, names); !text) return text;
   }
   if (std::ranges::find(settings->routes.models, "") != settings->routes.models.end()) {
     return MakeError(ErrorCode::kInvalidArgument,

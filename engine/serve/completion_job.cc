@@ -54,8 +54,9 @@ ApiError RefuseTransfer(const std::string& name, std::string_view value, std::st
 // Whether this engine takes part in the transfer that a request asks for.
 std::optional<ApiError> CheckTransfer(const InstanceConfig& instance, const KVTransferParams& asked) {
   if (!instance.kv_transfer) {
-    return BadRequest("kv_transfer_params",
-                      "kv_transfer_params is given, expected null, as this engine has no --kv-transfer-config of NixlConnector");
+    return BadRequest(
+        "kv_transfer_params",
+        "kv_transfer_params is given, expected null, as this engine has no --kv-transfer-config of NixlConnector");
   }
   const KVTransferConfig& config = *instance.kv_transfer;
   const std::string role = fmt::format("false, as --kv-transfer-config has kv_role \"{}\"", ToString(config.role));
@@ -215,7 +216,7 @@ KVTransferParams CompletionJob::HeldAs(const Admission& admission, const schedul
   // A prompt without a full block.
   params.remote_block_ids.resize(std::max<std::size_t>(1, config.scheduler.groups.size()));
   params.remote_engine_id = config.kv_transfer->engine_id;
-  params.remote_request_id = ToString(HeldRequest{admission.rank, admission.id});
+  params.remote_request_id = NameOf({admission.rank, admission.id}, config.kv_transfer->life);
   params.remote_host = config.kv_transfer->host;
   params.remote_port = config.kv_transfer->port;
   return params;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/serve/kv_transfer.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/http/caller_scope.h"
 #include "engine/http/http_call.h"
 #include "engine/serve/rank_life.h"
 #include "kv_events/escape_text.h"
@@ -18,7 +20,9 @@ using scheduler::Reception;
 
 namespace {
 
-constexpr std::size_t kThreads = 4;
+// Holds that end, and arrivals that try again, wait for step threads.
+constexpr std::size_t kTimerThreads = 2;
+constexpr WorkerPool::Options kFetchThreads{.max_threads = 256, .max_waiting = 4096};
 constexpr std::chrono::milliseconds kConnectTime(2000);
 constexpr std::chrono::milliseconds kFetchTime(10000);
 // Between two attempts to reach a step thread whose inbox is full.
@@ -54,15 +58,17 @@ std::size_t CountReceived(const Reception& reception) {
 
 }  // namespace
 
-std::string ToString(const HeldRequest& held) { return fmt::format("{}-{}", held.rank, held.id); }
+std::string NameOf(const HeldRequest& held, std::string_view life) {
+  return fmt::format("{}-{}-{}", held.rank, held.id, life);
+}
 
-std::optional<HeldRequest> ParseHeldRequest(const std::string& text) {
+std::optional<HeldRequest> ParseHeldRequest(std::string_view name, std::string_view life) {
   HeldRequest held;
-  const char* const end = text.data() + text.size();
-  const auto rank = std::from_chars(text.data(), end, held.rank);
+  const char* const end = name.data() + name.size();
+  const auto rank = std::from_chars(name.data(), end, held.rank);
   if (rank.ec != std::errc() || rank.ptr == end || *rank.ptr != '-') return std::nullopt;
   const auto id = std::from_chars(rank.ptr + 1, end, held.id);
-  if (id.ec != std::errc() || id.ptr != end) return std::nullopt;
+  if (id.ec != std::errc() || name != NameOf(held, life)) return std::nullopt;
   return held;
 }
 
@@ -88,24 +94,45 @@ struct KVTransfer::Arriving {
   std::uint32_t rank = 0;
   Reception reception;
   KVTransferParams source;
-  std::optional<std::vector<std::uint64_t>> words;  // none: failed
+  Clock::time_point due;                                 // the end of its model time
+  std::optional<std::vector<std::uint64_t>> words = {};  // none: failed
 };
 
 KVTransfer::KVTransfer(KVTransferConfig config, Call call, LogSink log)
-    : config_(std::move(config)), call_(std::move(call)), log_(std::move(log)), timer_(kThreads) {}
+    : config_(std::move(config)),
+      call_(std::move(call)),
+      log_(std::move(log)),
+      timer_(kTimerThreads),
+      fetches_(kFetchThreads) {}
+
+void KVTransfer::Stop() {
+  stopped_.store(true, std::memory_order_relaxed);
+  timer_.Stop();
+  fetches_.Stop();
+}
+
+// Runs on a thread of its own; false if there is no place for it.
+bool KVTransfer::Start(std::function<void()> fetch) {
+  return fetches_.Submit([this, fetch = std::move(fetch)] {
+    const CallerScope scope([this] { return stopped_.load(std::memory_order_relaxed); });
+    if (!stopped_.load(std::memory_order_relaxed)) fetch();
+  });
+}
 
 void KVTransfer::Begin(std::uint32_t rank, Reception reception, KVTransferParams source) {
   const auto blocks = static_cast<std::int64_t>(CountReceived(reception));
-  auto arriving = std::make_shared<Arriving>(Arriving{rank, std::move(reception), std::move(source), {}});
-  timer_.Post(Clock::now() + config_.overhead + config_.per_block * blocks, [this, arriving] { Fetch(arriving); });
+  const Clock::time_point due = Clock::now() + config_.overhead + config_.per_block * blocks;
+  auto arriving = std::make_shared<Arriving>(Arriving{rank, std::move(reception), std::move(source), due});
+  timer_.Post(due, [this, arriving] {
+    if (!Start([this, arriving] { Fetch(arriving); })) End(arriving, tl::unexpected<std::string>("too many wait"));
+  });
 }
 
 void KVTransfer::Release(KVTransferParams source) {
   if (source.remote_block_ids.empty()) return;
-  timer_.Post(Clock::now(), [this, source = std::move(source)] {
-    // The hold ends by itself, too.
-    [[maybe_unused]] const auto released = Ask(source, {}, 0);
-  });
+  // The hold ends by itself, too.
+  [[maybe_unused]] const bool started = Start(
+      [this, source = std::move(source)] { [[maybe_unused]] const auto released = Ask(source, {}, 0, kFetchTime); });
 }
 
 void KVTransfer::Hold(const HeldRequest& held) {
@@ -115,18 +142,27 @@ void KVTransfer::Hold(const HeldRequest& held) {
     if (!expired) return;
     Log(log_, LogLevel::kWarning,
         fmt::format("data-parallel rank {}: nobody fetched the blocks of request {} in time; they are given back",
-                    held.rank, ToString(held)));
+                    held.rank, NameOf(held, config_.life)));
   });
 }
 
 void KVTransfer::Fetch(const std::shared_ptr<Arriving>& arriving) {
-  std::size_t room = 0;
-  call_(arriving->rank, [&](RankLife& life) { room = life.WordsOf(arriving->reception) * kWordBytes; });
+  std::optional<std::size_t> room;
+  const bool ran = call_(arriving->rank, [&](RankLife& life) { room = life.RoomFor(arriving->reception); });
   const auto blocks = SourceBlocks(arriving->reception, arriving->source);
-  const auto bytes = blocks ? Ask(arriving->source, *blocks, room) : tl::unexpected<std::string>(blocks.error());
+  if (ran && !room) return Release(arriving->source);  // it was aborted or taken back
+  if (!blocks) {
+    Release(arriving->source);
+    return End(arriving, tl::unexpected<std::string>(blocks.error()));
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(arriving->due + kFetchTime - Clock::now());
+  if (left.count() <= 0) return End(arriving, tl::unexpected<std::string>("others take too long"));
+  End(arriving, Ask(arriving->source, *blocks, room.value_or(0) * kWordBytes, left));
+}
+
+void KVTransfer::End(const std::shared_ptr<Arriving>& arriving, const tl::expected<std::string, std::string>& bytes) {
   if (bytes) arriving->words = UnpackWords(*bytes);
   NoteOutcome(arriving->source, bytes ? nullptr : &bytes.error());
-  if (!blocks) Release(arriving->source);
   Deliver(arriving);
 }
 
@@ -140,7 +176,7 @@ void KVTransfer::Deliver(const std::shared_ptr<Arriving>& arriving) {
 
 tl::expected<std::string, std::string> KVTransfer::Ask(const KVTransferParams& source,
                                                        const std::vector<std::vector<BlockId>>& blocks,
-                                                       std::size_t reply_bytes) const {
+                                                       std::size_t reply_bytes, std::chrono::milliseconds time) const {
   HttpCall call;
   call.host = source.remote_host;
   call.port = source.remote_port;
@@ -150,8 +186,8 @@ tl::expected<std::string, std::string> KVTransfer::Ask(const KVTransferParams& s
       {"request_id", source.remote_request_id},
       {"block_ids",
        blocks}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  call.connect_timeout = kConnectTime;
-  call.reply_timeout = kFetchTime;
+  call.connect_timeout = std::min(kConnectTime, time);
+  call.reply_timeout = time;
   // Room for an error's text as well.
   constexpr std::size_t kMaxErrorBytes = 64 << 10;
   call.max_reply_bytes = reply_bytes + kMaxErrorBytes;

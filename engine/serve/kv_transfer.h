@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +18,7 @@
 #include "engine/http/kv_transfer_params.h"
 #include "engine/serve/kv_transfer_config.h"
 #include "engine/serve/task_timer.h"
+#include "engine/serve/worker_pool.h"
 #include "kv_events/error.h"
 #include "kv_events/log.h"
 #include "scheduler/scheduler_output.h"
@@ -24,15 +27,16 @@ namespace kvwire::engine {
 
 class RankLife;
 
-// A finished request whose blocks are held, as other engines name it.
+// A finished request whose blocks are held.
 struct HeldRequest {
   std::uint32_t rank = 0;
   scheduler::RequestId id = 0;
 
   friend bool operator==(const HeldRequest&, const HeldRequest&) = default;
 };
-std::string ToString(const HeldRequest& held);
-std::optional<HeldRequest> ParseHeldRequest(const std::string& text);
+// As other engines name it, and back; none if it is not a request of this life. See KVTransferConfig::life.
+std::string NameOf(const HeldRequest& held, std::string_view life);
+std::optional<HeldRequest> ParseHeldRequest(std::string_view name, std::string_view life);
 
 // Words of the KV memory as they travel: 8 bytes each, the lowest first.
 std::string PackWords(std::span<const std::uint64_t> words);
@@ -48,8 +52,9 @@ inline constexpr const char* kTransferPath = "/kv/transfer/blocks";
 // Threads: any, but Stop and the destructor: the owner. Ownership: what `call` needs outlives Stop.
 // Errors: a transfer that fails ends the reception as failed, and is counted by the scheduler; the first one after a
 //   good one is a warning.
-// Bounds: kThreads transfers at a time, others wait. One takes its model time and then kConnectTime to connect,
-//   kFetchTime in all; its reply must have exactly the bytes that the reception has room for.
+// Bounds: 256 fetches at a time, 4096 more wait. One may take kFetchTime from the end of its model time on, waiting
+//   included; its reply must have exactly the bytes that the reception has room for. Holds end on a thread of their
+//   own.
 class KVTransfer {
  public:
   // Runs a function on the step thread of a rank's present life and waits for it; false if it could not run.
@@ -70,23 +75,27 @@ class KVTransfer {
   const KVTransferConfig& config() const noexcept { return config_; }
 
   // Gives up what is under way. Idempotent.
-  void Stop() { timer_.Stop(); }
+  void Stop();
 
  private:
   struct Arriving;
 
+  [[nodiscard]] bool Start(std::function<void()> fetch);
   void Fetch(const std::shared_ptr<Arriving>& arriving);
+  void End(const std::shared_ptr<Arriving>& arriving, const tl::expected<std::string, std::string>& bytes);
   void Deliver(const std::shared_ptr<Arriving>& arriving);
   tl::expected<std::string, std::string> Ask(const KVTransferParams& source,
                                              const std::vector<std::vector<scheduler::BlockId>>& blocks,
-                                             std::size_t reply_bytes) const;
+                                             std::size_t reply_bytes, std::chrono::milliseconds time) const;
   void NoteOutcome(const KVTransferParams& source, const std::string* failure);
 
   const KVTransferConfig config_;
   const Call call_;
   const LogSink log_;
   std::atomic<bool> failing_{false};
+  std::atomic<bool> stopped_{false};
   TaskTimer timer_;
+  WorkerPool fetches_;
 };
 
 }  // namespace kvwire::engine

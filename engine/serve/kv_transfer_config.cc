@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/http/http_head.h"
+#include "engine/http/kv_transfer_params.h"
 
 namespace kvwire::engine {
 
@@ -34,7 +35,14 @@ const char* ToString(KVRole role) noexcept {
   return "";
 }
 
+bool IsHostText(std::string_view text) noexcept {
+  constexpr std::string_view kHostBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_:";
+  return !text.empty() && text.size() <= kMaxTransferNameBytes &&
+         text.find_first_not_of(kHostBytes) == std::string_view::npos;
+}
+
 bool KVTransferConfig::Allows(const std::string& host_name, std::uint16_t host_port) const {
+  if (!IsHostText(host_name)) return false;
   const std::string name = LowerCase(host_name);
   if (allowed.empty()) return IsLoopback(name);
   return std::any_of(allowed.begin(), allowed.end(), [&](const KVPeer& peer) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kvwire::engine {
@@ -27,9 +28,13 @@ struct KVPeer {
   friend bool operator==(const KVPeer&, const KVPeer&) = default;
 };
 
+// Whether it can be a host's name or address: letters, digits and ".-_:", 1 to kMaxTransferNameBytes of them.
+bool IsHostText(std::string_view text) noexcept;
+
 // Of an engine that shares prompts' blocks with others.
 struct KVTransferConfig {
   std::string engine_id;
+  std::string life;  // part of the names of what is held: of another start's nothing is found, whatever the engine_id
   KVRole role = KVRole::kBoth;
   // Where the others fetch, as answers say it.
   std::string host = "127.0.0.1";

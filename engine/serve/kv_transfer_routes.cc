@@ -40,7 +40,7 @@ HttpResponse SendBlocks(const HttpRequest& request, Instance* instance) {
     return ErrorResponse(NotFound(
         "engine_id", fmt::format("engine_id is \"{}\", expected \"{}\"", ShortText(engine_id), config.engine_id)));
   }
-  const auto held = ParseHeldRequest(request_id);
+  const auto held = ParseHeldRequest(request_id, config.life);
   if (!held || held->rank >= instance->num_ranks()) {
     return ErrorResponse(NotFound("request_id", fmt::format("request_id is \"{}\", expected one that an answer's "
                                                             "remote_request_id named",

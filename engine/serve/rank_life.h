@@ -83,10 +83,10 @@ class RankLife final : public EngineListener {
 
   // On the step thread: blocks that go from engine to engine.
   //
-  // How many words a reception has room for.
-  std::size_t WordsOf(const scheduler::Reception& reception) const;
+  // How many words a reception has room for; nothing if its request receives no longer.
+  std::optional<std::size_t> RoomFor(const scheduler::Reception& reception) const;
   // Writes the words, one block after the other, by group, and announces them; null: the reception failed. Nothing if
-  // the request receives no longer. REQUIRES: as many words as WordsOf() says.
+  // the request receives no longer. REQUIRES: as many words as RoomFor() says.
   void EndReception(const scheduler::Reception& reception, const std::vector<std::uint64_t>* words);
   // See Instance::TakeKept.
   ApiResult<std::vector<std::uint64_t>> TakeKept(scheduler::RequestId id,

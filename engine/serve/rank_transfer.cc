@@ -15,7 +15,8 @@ using scheduler::KeptBlocks;
 using scheduler::Reception;
 using scheduler::RequestId;
 
-std::size_t RankLife::WordsOf(const Reception& reception) const {
+std::optional<std::size_t> RankLife::RoomFor(const Reception& reception) const {
+  if (!engine_->scheduler().is_receiving(reception.request)) return std::nullopt;
   std::size_t words = 0;
   for (std::size_t group = 0; group < reception.parts.size(); ++group) {
     words += reception.parts[group].blocks.size() * BlockSize(group);
@@ -45,7 +46,7 @@ void RankLife::EndReception(const Reception& reception, const std::vector<std::u
   // Its blocks may be somebody else's by now.
   if (!engine_->scheduler().is_receiving(reception.request)) return;
   if (words != nullptr) {
-    assert(words->size() == WordsOf(reception));
+    assert(words->size() == RoomFor(reception));
     std::span<const std::uint64_t> left(*words);
     for (std::size_t group = 0; group < reception.parts.size(); ++group) {
       for (const BlockId block : reception.parts[group].blocks) {
@@ -62,9 +63,10 @@ ApiResult<std::vector<std::uint64_t>> RankLife::TakeKept(RequestId id,
                                                          const std::vector<std::vector<BlockId>>& blocks) {
   const KeptBlocks* const kept = engine_->scheduler().FindKept(id);
   if (kept == nullptr) {
-    return tl::unexpected(NotFound("request_id", fmt::format("request_id is \"{}\", of which nothing is held: it was "
-                                                             "fetched, held too long, or given up",
-                                                             ToString(HeldRequest{around_.index, id}))));
+    return tl::unexpected(
+        NotFound("request_id", fmt::format("request_id is \"{}\", of which nothing is held: it was "
+                                           "fetched, held too long, or given up",
+                                           NameOf({around_.index, id}, around_.transfer->config().life))));
   }
   if (blocks.size() > kept->block_tables.size()) {
     return tl::unexpected(BadRequest("block_ids", fmt::format("block_ids has {} lists, expected at most {}",
@@ -81,7 +83,7 @@ ApiResult<std::vector<std::uint64_t>> RankLife::TakeKept(RequestId id,
       if (block == scheduler::kNullBlock || std::find(table.begin(), table.end(), block) == table.end()) {
         return tl::unexpected(
             BadRequest("block_ids", fmt::format("block_ids[{}] has {}, which request {} does not hold", group, block,
-                                                ToString(HeldRequest{around_.index, id}))));
+                                                NameOf({around_.index, id}, around_.transfer->config().life))));
       }
       for (std::uint32_t offset = 0; offset < BlockSize(group); ++offset) {
         words.push_back(memory_->WordAt(block, offset));

@@ -116,8 +116,9 @@ void StoreBig4(std::uint8_t* out, const std::uint32_t* words) {
 template <class Writer>
 BlockHash Sha256(Writer* writer) {
   constexpr std::size_t kLengthSize = 8;
+  constexpr std::size_t kBlockSize = SHA256_CBLOCK;
   const std::size_t size = writer->bytes().size();
-  const std::size_t padding = SHA256_CBLOCK - (size + kLengthSize) % SHA256_CBLOCK;
+  const std::size_t padding = kBlockSize - (size + kLengthSize) % kBlockSize;
   std::uint8_t* const tail = writer->Behind(padding + kLengthSize);
   std::memset(tail, 0, padding);
   *tail = 0x80;
@@ -125,7 +126,7 @@ BlockHash Sha256(Writer* writer) {
   SHA256_CTX context;
   SHA256_Init(&context);
   const std::uint8_t* const end = tail + padding + kLengthSize;
-  for (const std::uint8_t* block = tail - size; block != end; block += SHA256_CBLOCK) SHA256_Transform(&context, block);
+  for (const std::uint8_t* block = tail - size; block != end; block += kBlockSize) SHA256_Transform(&context, block);
   std::array<std::uint8_t, SHA256_DIGEST_LENGTH> digest;
   for (std::size_t i = 0; i < std::size(context.h); i += 4) StoreBig4(&digest[4 * i], &context.h[i]);
   return *BlockHash::FromBytes(digest);

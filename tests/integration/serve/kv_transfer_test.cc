@@ -11,9 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <httplib.h>
+#include <netinet/in.h>
 #include <nlohmann/json.hpp>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "tests/integration/serve/server_bench.h"
 #include "tests/support/watchdog.h"
@@ -36,6 +40,7 @@ engine::InstanceConfig Sharing(KVRole role, const std::string& engine_id) {
   config.kv_transfer.emplace();
   config.kv_transfer->engine_id = engine_id;
   config.kv_transfer->role = role;
+  config.kv_transfer->life = "life";
   return config;
 }
 
@@ -87,6 +92,13 @@ class Lines {
     return static_cast<std::size_t>(std::count_if(warnings_.begin(), warnings_.end(), [part](const std::string& line) {
       return line.find(part) != std::string::npos;
     }));
+  }
+  void Await(std::string_view part) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (Containing(part) == 0) {
+      REQUIRE_MESSAGE(std::chrono::steady_clock::now() < end, part);
+      std::this_thread::yield();
+    }
   }
 
  private:
@@ -163,7 +175,8 @@ TEST_CASE("P22: a transfer that fails is counted, warned of once, and computed h
   const ServerBench prefill(Sharing(KVRole::kProducer, "p"));
   const ServerBench decode(config);
   json params = Prefill(prefill);
-  SUBCASE("an id that nobody holds") { params["remote_request_id"] = "0-999"; }
+  SUBCASE("an id that nobody holds") { params["remote_request_id"] = "0-999-life"; }
+  SUBCASE("an id of another life of the engine") { params["remote_request_id"] = "0-1-past"; }
   SUBCASE("an id that is none") { params["remote_request_id"] = "cmpl-17"; }
   SUBCASE("another engine's id") { params["remote_engine_id"] = "q"; }
   SUBCASE("a block that the request does not hold") { params["remote_block_ids"][2] = 77; }
@@ -201,6 +214,62 @@ TEST_CASE("P22: a transfer that fails is counted, warned of once, and computed h
   Answer(decode.Post(kCompletions, DecodeBody(params, other_prompt)));
   CHECK(decode.Metric("kvwire_kv_transfer_failed_total") == 2);
   CHECK(lines.Containing("could not be fetched") == 1);
+}
+
+// Takes connections and says nothing.
+class SilentEngine {
+ public:
+  SilentEngine() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    REQUIRE(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), size) == 0);
+    REQUIRE(::listen(fd_, 64) == 0);
+    REQUIRE(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentEngine() { Close(); }
+  SilentEngine(const SilentEngine&) = delete;
+  SilentEngine& operator=(const SilentEngine&) = delete;
+
+  // Whoever waits for an answer is told.
+  void Close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+  int port() const { return port_; }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
+
+TEST_CASE("P32: engines that never answer hold up no transfer from others, and no hold") {
+  constexpr int kNumSilent = 12;
+  SilentEngine silent;
+  const ServerBench prefill(Sharing(KVRole::kProducer, "p"));
+  engine::InstanceConfig config = Sharing(KVRole::kBoth, "d");
+  config.kv_transfer->hold_time = std::chrono::milliseconds(1);
+  const ServerBench decode(config);
+  const json params = Prefill(prefill);
+  std::vector<std::thread> waiting;
+  for (int i = 0; i < kNumSilent; ++i) {
+    waiting.emplace_back([&, i] {
+      json dead = params;
+      dead["remote_port"] = silent.port();
+      [[maybe_unused]] const auto answered =
+          decode.Post(kCompletions, DecodeBody(dead, std::string(1, static_cast<char>('a' + i)) + " fox"));
+    });
+  }
+  Await(decode, "kvwire_kv_transfer_receiving", kNumSilent);
+  CHECK(TextOf(Answer(decode.Post(kCompletions, DecodeBody(params)))) == SingleEngine());
+  CHECK(decode.Metric("kvwire_kv_transfer_received_tokens_total") == 20);
+  Prefill(decode, "a prompt that is held here");
+  Await(decode, "kvwire_kv_transfer_blocks_held", 0);
+  CHECK(decode.Metric("kvwire_kv_transfer_receiving") == kNumSilent);
+  silent.Close();
+  for (std::thread& thread : waiting) thread.join();
+  CHECK(decode.Metric("kvwire_kv_transfer_failed_total") == kNumSilent);
 }
 
 TEST_CASE("P23: a router that mixes up blocks gets other words: transfers carry contents") {
@@ -271,6 +340,8 @@ TEST_CASE("P25: a decode engine fetches only from whom the operator allows") {
   CHECK_FALSE(config.Allows("10.0.0.1", 1));
   CHECK_FALSE(config.Allows("128.0.0.1", 1));
   CHECK_FALSE(config.Allows("", 1));
+  CHECK_FALSE(config.Allows(std::string("127.0.0.1\0.example.com", 22), 1));
+  CHECK_FALSE(config.Allows("127.0.0.1/x", 1));
   config.allowed = {KVPeer{"prefill", 8000}, KVPeer{"10.0.0.1", std::nullopt}};
   CHECK(config.Allows("Prefill", 8000));
   CHECK_FALSE(config.Allows("prefill", 8001));
@@ -289,7 +360,7 @@ TEST_CASE("P26: blocks that nobody fetches are given back") {
     Prefill(prefill);
     Await(prefill, "kvwire_kv_transfer_blocks_held", 0);
     CHECK(prefill.Metric("kvwire_blocks_free") == 99);
-    CHECK(lines.Containing("nobody fetched the blocks of request 0-1 in time") == 1);
+    lines.Await("nobody fetched the blocks of request 0-1-life in time");
   }
   SUBCASE("when the engine sleeps") {
     const ServerBench prefill(config);
