@@ -68,9 +68,10 @@ Result<KVPeer> ParsePeer(const std::string& text) {
   KVPeer peer{LowerCase(host), std::nullopt};
   bool good = IsHostText(peer.host);
   if (port) {
+    const std::string_view digits(*port);
     std::uint16_t number = 0;
-    const auto [end, error] = std::from_chars(port->data(), port->data() + port->size(), number);
-    good = good && error == std::errc() && end == port->data() + port->size() && number > 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    good = good && error == std::errc() && end == digits.data() + digits.size() && number > 0;
     peer.port = number;
   }
   if (good) return peer;
