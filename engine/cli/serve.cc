@@ -108,7 +108,6 @@ Status Server::MakeInstance(const ServeSettings& settings, EgressThread* egress)
   if (config.kv_transfer) {
     config.kv_transfer->port = http_->port();
     config.kv_transfer->life = UniqueText();
-    config.kv_transfer->life = UniqueText();
     if (config.kv_transfer->engine_id.empty()) config.kv_transfer->engine_id = UniqueText();
   }
   if (settings.dev) {
