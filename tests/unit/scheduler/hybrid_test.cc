@@ -11,19 +11,12 @@
 namespace kvwire::scheduler {
 namespace {
 
-// h0, h1, ... are the hash blocks of 1, 2, 3, ..., four tokens each.
-EventTexts Names() {
-  EventTexts texts(4);
-  texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 64), 4));
-  return texts;
-}
-
 Blocks TableOf(const SchedulerOutput& step, std::size_t group) { return step.requests.at(0).block_tables[group]; }
 
 TEST_CASE(
     "S11: full attention and a window: two stores per fill, reports of all positions, a sliding window is silent") {
   Rig rig(GroupConfig(20, {{kFull, 4, 0}, {kWindow, 4, 8}}, Mode::kExact));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 16));
   const std::string in_window = " [group 1] [kind sliding_window] [window 8]";
   rig.Step({17});
@@ -45,17 +38,17 @@ TEST_CASE("S12: blocks of 8 and of 4 tokens: one event a group, with the tokens 
   Rig rig(GroupConfig(30, {{kFull, 8, 0}, {kWindow, 4, 4}}, Mode::kExact));
   rig.Add(1, Range(1, 27));
   rig.Step();
-  CHECK(rig.Published(Names()) == Texts{"S h1,h3,h5 < nil : 1..24 [block_size 8]",
-                                        "S h1,h3,h5 < nil : 1..24 [group 1] [kind sliding_window] [window 4]"});
+  CHECK(rig.Published(CountedNames()) == Texts{"S h1,h3,h5 < nil : 1..24 [block_size 8]",
+                                               "S h1,h3,h5 < nil : 1..24 [group 1] [kind sliding_window] [window 4]"});
 }
 
 TEST_CASE("in vLLM's form a call whose blocks are all passed over is an event without hashes") {
   Rig rig(GroupConfig(30, {{kFull, 4, 0}, {kMamba, 8, 0}, {kWindow, 4, 4}}, Mode::kExact));
   rig.Add(1, Range(1, 8));
   rig.Step();
-  CHECK(rig.Published(Names()) == Texts{"S h0,h1 < nil : 1..8",
-                                        "S h1 < nil : 1..8 [group 1] [block_size 8] [kind mamba]",
-                                        "S h1 < nil : 1..8 [group 2] [kind sliding_window] [window 4]"});
+  CHECK(rig.Published(CountedNames()) == Texts{"S h0,h1 < nil : 1..8",
+                                               "S h1 < nil : 1..8 [group 1] [block_size 8] [kind mamba]",
+                                               "S h1 < nil : 1..8 [group 2] [kind sliding_window] [window 4]"});
 }
 
 TEST_CASE("D4: an event covers one dense run, so tokens and hashes always match") {
@@ -63,17 +56,18 @@ TEST_CASE("D4: an event covers one dense run, so tokens and hashes always match"
   rig.Add(1, Range(1, 27));
   rig.Step();
   const std::string in_window = " [group 1] [kind sliding_window] [window 4]";
-  CHECK(rig.Published(Names()) == Texts{"S h1,h3,h5 < nil : 1..24 [block_size 8]", "S h1 < h0 : 5..8" + in_window,
-                                        "S h3 < h2 : 13..16" + in_window, "S h5 < h4 : 21..24" + in_window});
+  CHECK(rig.Published(CountedNames()) == Texts{"S h1,h3,h5 < nil : 1..24 [block_size 8]",
+                                               "S h1 < h0 : 5..8" + in_window, "S h3 < h2 : 13..16" + in_window,
+                                               "S h5 < h4 : 21..24" + in_window});
 }
 
 TEST_CASE("D6: the same hash in two groups is two blocks, and evicting one leaves the other") {
   Rig rig(GroupConfig(20, {{kFull, 4, 0}, {kWindow, 4, 8}}));
   Finish(rig, 1, Range(1, 9));
-  rig.Published(Names());
+  rig.Published(CountedNames());
   const std::vector<BlockHash> chain = ChainOf(HasherWithSeed("0"), Range(1, 8), 4);
   CHECK(rig.scheduler().EvictHash(chain[0], 1) == 1);
-  CHECK(rig.Published(Names()) == Texts{"R h0 [group 1]"});
+  CHECK(rig.Published(CountedNames()) == Texts{"R h0 [group 1]"});
   CHECK(rig.pool().num_copies(chain[0], 0) == 1);
   CHECK(rig.pool().num_copies(chain[0], 1) == 0);
 }
@@ -115,7 +109,7 @@ TEST_CASE("D5: a prompt shorter than the largest block says nothing in any group
   Rig rig(GroupConfig(60, {{kFull, 4, 0}, {kMamba, 24, 0}}));
   rig.Add(1, Range(1, 20));
   rig.Step();
-  CHECK(rig.Published(Names()).empty());
+  CHECK(rig.Published(CountedNames()).empty());
 }
 
 TEST_CASE("blocks that have left the window come back to the pool, and stay a hit until they are taken") {
@@ -132,7 +126,7 @@ TEST_CASE("blocks that have left the window come back to the pool, and stay a hi
   CHECK(TableOf(step, 0) == Blocks{1, 2, 3, 4, 9});
   CHECK(rig.pool().num_free() == free + 3 - 2);
   rig.Update(step, {18});
-  CHECK(rig.Published(Names()) ==
+  CHECK(rig.Published(CountedNames()) ==
         Texts{"S h0,h1,h2,h3 < nil : 1..16", "S h0,h1,h2,h3 < nil : 1..16 [group 1] [kind sliding_window] [window 4]"});
   CHECK(Finish(rig, 2, With(Range(1, 8), 99)) == 8);
 }
@@ -140,14 +134,14 @@ TEST_CASE("blocks that have left the window come back to the pool, and stay a hi
 TEST_CASE("a full request reports of each group the blocks that it holds, in dense runs") {
   Rig rig(GroupConfig(30, {{kFull, 4, 0}, {kWindow, 4, 4}}));
   Finish(rig, 1, Range(1, 17));
-  rig.Published(Names());
+  rig.Published(CountedNames());
   rig.Add(2, With(Range(1, 16), 99), 1, FullReports());
   const SchedulerOutput step = rig.Schedule();
   const Blocks window = TableOf(step, 1);
   REQUIRE(window.size() == 5);
   CHECK(Blocks(window.begin(), window.begin() + 3) == Blocks{0, 0, 0});
   rig.Update(step);
-  CHECK(rig.Published(Names()) ==
+  CHECK(rig.Published(CountedNames()) ==
         Texts{"S h0,h1,h2,h3 < nil : 1..16", "S h3 < h2 : 13..16 [group 1] [kind sliding_window] [window 4]"});
 }
 

@@ -20,13 +20,6 @@ SchedulerConfig Partial(std::uint32_t num_blocks, std::vector<KVCacheGroup> grou
   return config;
 }
 
-// h0, h1, ... are the hash blocks of 1, 2, 3, ..., four tokens each; blocks have 12 tokens.
-EventTexts Names() {
-  EventTexts texts(12);
-  texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 64), 4));
-  return texts;
-}
-
 std::vector<BlockHash> Hashes(std::size_t num_tokens) { return ChainOf(HasherWithSeed("0"), Range(1, num_tokens), 4); }
 
 // Decodes `count` tokens that go on as the prompt does.
@@ -114,22 +107,22 @@ TEST_CASE("D8, D4: a partial block is announced with all tokens of the block so 
     const SchedulerOutput step = rig.Schedule();
     CHECK(rig.pool().recorded().empty());
     rig.Update(step, {22});
-    CHECK(rig.Published(Names()) == Texts{"S h2 < nil : 1..12", "S h4 < h2 : 13..20 [block_size 8]"});
+    CHECK(rig.Published(CountedNames(12)) == Texts{"S h2 < nil : 1..12", "S h4 < h2 : 13..20 [block_size 8]"});
     CHECK(rig.pool().num_announced(Hashes(20)[4], 0) == 1);
   }
   SUBCASE("and not if its request is gone by then") {
     const SchedulerOutput step = rig.Schedule();
     REQUIRE(rig.scheduler().Abort(1));
     rig.Update(step);
-    CHECK(rig.Published(Names()).empty());
+    CHECK(rig.Published(CountedNames(12)).empty());
   }
   SUBCASE("and not behind a block that was evicted") {
     const SchedulerOutput step = rig.Schedule();
     REQUIRE(rig.scheduler().EvictBlocks(Blocks{step.requests[0].block_tables[0][0]}));
     rig.Update(step, {22});
-    CHECK(rig.Published(Names()).empty());
+    CHECK(rig.Published(CountedNames(12)).empty());
     Decode(rig, 23, 30);
-    CHECK(rig.Published(Names()).empty());
+    CHECK(rig.Published(CountedNames(12)).empty());
   }
 }
 
@@ -139,46 +132,46 @@ TEST_CASE("D8: nothing is registered behind a block that kept its partial hash b
   const SchedulerOutput step = rig.Schedule();
   const Blocks table = step.requests[0].block_tables[0];
   rig.Update(step, {22});
-  rig.Published(Names());
+  rig.Published(CountedNames(12));
   REQUIRE(rig.scheduler().EvictBlocks(Blocks{table[0]}));
-  CHECK(rig.Published(Names()) == Texts{"R h2"});
+  CHECK(rig.Published(CountedNames(12)) == Texts{"R h2"});
   for (TokenId token = 23; token < 53; ++token) {
     const SchedulerOutput next = rig.Schedule();
     const Blocks& blocks = next.requests[0].block_tables[0];
     if (blocks.size() > 2) CHECK_FALSE(rig.pool().is_registered(blocks[2]));
     rig.Update(next, {token});
   }
-  CHECK(rig.Published(Names()).empty());
+  CHECK(rig.Published(CountedNames(12)).empty());
 }
 
 TEST_CASE("D3: a hash that a longer one has replaced is not stored again, and decoding within a block is silent") {
   Rig rig(Partial(20, {{kFull, 12, 0}}));
   rig.Add(1, Range(1, 8), 40);
   rig.Step({9});
-  CHECK(rig.Published(Names()) == Texts{"S h1 < nil : 1..8 [block_size 8]"});
+  CHECK(rig.Published(CountedNames(12)) == Texts{"S h1 < nil : 1..8 [block_size 8]"});
   Decode(rig, 10, 3);
-  CHECK(rig.Published(Names()).empty());
+  CHECK(rig.Published(CountedNames(12)).empty());
   rig.Step({13});
-  CHECK(rig.Published(Names()) == Texts{"R h1", "S h2 < nil : 1..12"});
+  CHECK(rig.Published(CountedNames(12)) == Texts{"R h1", "S h2 < nil : 1..12"});
   Decode(rig, 14, 3);
-  CHECK(rig.Published(Names()).empty());
+  CHECK(rig.Published(CountedNames(12)).empty());
   rig.Step({17});
-  CHECK(rig.Published(Names()) == Texts{"S h3 < h2 : 13..16 [block_size 4]"});
+  CHECK(rig.Published(CountedNames(12)) == Texts{"S h3 < h2 : 13..16 [block_size 4]"});
   Decode(rig, 18, 3);
-  CHECK(rig.Published(Names()).empty());
+  CHECK(rig.Published(CountedNames(12)).empty());
   SUBCASE("nor after it was evicted") {
     REQUIRE(rig.scheduler().EvictHash(Hashes(16)[3], 0) == 1);
-    CHECK(rig.Published(Names()) == Texts{"R h3"});
+    CHECK(rig.Published(CountedNames(12)) == Texts{"R h3"});
     rig.Step({21});
-    CHECK(rig.Published(Names()) == Texts{"S h4 < h2 : 13..20 [block_size 8]"});
+    CHECK(rig.Published(CountedNames(12)) == Texts{"S h4 < h2 : 13..20 [block_size 8]"});
     REQUIRE(rig.scheduler().EvictHash(Hashes(20)[4], 0) == 1);
-    rig.Published(Names());
+    rig.Published(CountedNames(12));
     Decode(rig, 22, 3);
-    CHECK(rig.Published(Names()).empty());
+    CHECK(rig.Published(CountedNames(12)).empty());
   }
   SUBCASE("and the one that replaced it is") {
     rig.Step({21});
-    CHECK(rig.Published(Names()) == Texts{"R h3", "S h4 < h2 : 13..20 [block_size 8]"});
+    CHECK(rig.Published(CountedNames(12)) == Texts{"R h3", "S h4 < h2 : 13..20 [block_size 8]"});
   }
 }
 
@@ -186,13 +179,13 @@ TEST_CASE("D3: the same in vLLM's form, where a partial block stands for its las
   Rig rig(Partial(20, {{kFull, 12, 0}}, Mode::kExact));
   rig.Add(1, Range(1, 20), 40);
   rig.Step({21});
-  CHECK(rig.Published(Names()) == Texts{"S h2 < nil : 1..12", "S h4 < h3 : 17..20 [block_size 4]"});
+  CHECK(rig.Published(CountedNames(12)) == Texts{"S h2 < nil : 1..12", "S h4 < h3 : 17..20 [block_size 4]"});
   Decode(rig, 22, 3);
-  CHECK(rig.Published(Names()).empty());
+  CHECK(rig.Published(CountedNames(12)).empty());
   rig.Step({25});
-  CHECK(rig.Published(Names()) == Texts{"R h4", "S h5 < h2 : 13..24"});
+  CHECK(rig.Published(CountedNames(12)) == Texts{"R h4", "S h5 < h2 : 13..24"});
   Decode(rig, 26, 3);
-  CHECK(rig.Published(Names()).empty());
+  CHECK(rig.Published(CountedNames(12)).empty());
 }
 
 TEST_CASE("a hit ends at any hash block at which every group has what it needs") {
@@ -237,7 +230,7 @@ TEST_CASE("who continues from a partial block gets a block of its own and a copy
   const Blocks first = step.requests[0].block_tables[0];
   CHECK(step.copies.empty());
   rig.Update(step, {22});
-  rig.Published(Names());
+  rig.Published(CountedNames(12));
   rig.Add(2, With(Range(1, 20), 99), 40);
   step = rig.Schedule();
   REQUIRE(step.requests.size() == 2);
@@ -255,13 +248,13 @@ TEST_CASE("who continues from a partial block gets a block of its own and a copy
   CHECK_FALSE(rig.pool().is_registered(second[1]));
   rig.Update(step, {23, 100});
   CHECK(rig.pool().num_references(first[1]) == 1);
-  CHECK(rig.Published(Names()).empty());
+  CHECK(rig.Published(CountedNames(12)).empty());
 }
 
 TEST_CASE("the source of a copy is held until the step ends, whatever becomes of the requests") {
   Rig rig(Partial(20, {{kFull, 12, 0}}));
   Finish(rig, 1, Range(1, 21));
-  rig.Published(Names());
+  rig.Published(CountedNames(12));
   rig.Add(2, With(Range(1, 20), 99), 40);
   const SchedulerOutput step = rig.Schedule();
   REQUIRE(step.copies.size() == 1);
@@ -287,11 +280,11 @@ TEST_CASE("D11: what a block was to be registered with is not announced if its r
   rig.Add(1, Range(1, 20), 40);
   rig.Step({21});
   Decode(rig, 22, 3);
-  rig.Published(Names());
+  rig.Published(CountedNames(12));
   const SchedulerOutput step = rig.Schedule();  // fills the third hash block
   REQUIRE(rig.scheduler().Abort(1));
   rig.Update(step);
-  CHECK(rig.Published(Names()) == Texts{"R h4"});
+  CHECK(rig.Published(CountedNames(12)) == Texts{"R h4"});
   CHECK(rig.pool().num_free() == 19);
 }
 
@@ -340,10 +333,10 @@ TEST_CASE("a request is admitted only if there is a block to copy to besides the
 TEST_CASE("D10: a full report names a partial block in an event of its own") {
   Rig rig(Partial(20, {{kFull, 12, 0}, {kWindow, 12, 4}}));
   Finish(rig, 1, Range(1, 33));
-  rig.Published(Names());
+  rig.Published(CountedNames(12));
   rig.Add(2, With(Range(1, 32), 99), 1, FullReports());
   rig.Step();
-  CHECK(rig.Published(Names()) ==
+  CHECK(rig.Published(CountedNames(12)) ==
         Texts{"S h2,h5 < nil : 1..24", "S h7 < h5 : 25..32 [block_size 8]",
               "S h7 < h5 : 25..32 [group 1] [block_size 8] [kind sliding_window] [window 4]"});
 }
@@ -351,10 +344,10 @@ TEST_CASE("D10: a full report names a partial block in an event of its own") {
 TEST_CASE("in vLLM's form a full report names the full blocks of the hit") {
   Rig rig(Partial(20, {{kFull, 12, 0}}, Mode::kExact));
   Finish(rig, 1, Range(1, 33));
-  rig.Published(Names());
+  rig.Published(CountedNames(12));
   rig.Add(2, With(Range(1, 32), 99), 1, FullReports());
   rig.Step();
-  CHECK(rig.Published(Names()) == Texts{"S h2,h5 < nil : 1..24"});
+  CHECK(rig.Published(CountedNames(12)) == Texts{"S h2,h5 < nil : 1..24"});
 }
 
 TEST_CASE("the extra keys of a partial block are those of the tokens it is announced with") {
@@ -388,14 +381,14 @@ TEST_CASE("a hash in several partial blocks leaves with the last of them, or onc
     rig.Add(1, With(Range(1, 20), 98), 8);
     rig.Add(2, With(Range(1, 20), 99), 8);
     rig.Step({1, 2});
-    CHECK(rig.Published(Names()) ==
+    CHECK(rig.Published(CountedNames(12)) ==
           Texts{"S h2 < nil : 1..12", "S h4 < h2 : 13..20 [block_size 8]", "S h4 < h2 : 13..20 [block_size 8]"});
     rig.Step({1, 2});
     rig.Step({1, 2});
-    CHECK(rig.Published(Names()).empty());
+    CHECK(rig.Published(CountedNames(12)).empty());
     REQUIRE(rig.scheduler().Abort(2));
     rig.Step({1});
-    const Texts events = rig.Published(Names());
+    const Texts events = rig.Published(CountedNames(12));
     REQUIRE_FALSE(events.empty());
     // The first one is full, the second one, which nobody holds, keeps the hash.
     CHECK((events[0] == "R h4") == (removals == Removals::kPerCopy));

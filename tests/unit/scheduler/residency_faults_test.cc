@@ -13,15 +13,9 @@
 namespace kvwire::scheduler {
 namespace {
 
-EventTexts Names() {
-  EventTexts texts(4);
-  texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 64), 4));
-  return texts;
-}
-
 TEST_CASE("D13: what changes no residency says nothing: hits, copies that go, preemption, frees, lookups") {
   Rig rig(SmallConfig(32));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 12), 1);
   rig.Step();
   CHECK(rig.Published(texts) == Texts{"S h0,h1,h2 < nil : 1..12"});
@@ -75,12 +69,12 @@ TEST_CASE("D7: a removal is of one group, and the groups' removals of one step c
   rig.Add(1, Range(1, 9), 1);
   rig.Step();
   const std::string in_window = " [group 1] [kind sliding_window] [window 8]";
-  CHECK(rig.Published(Names()) == Texts{"S h0,h1 < nil : 1..8", "S h0,h1 < nil : 1..8" + in_window});
+  CHECK(rig.Published(CountedNames()) == Texts{"S h0,h1 < nil : 1..8", "S h0,h1 < nil : 1..8" + in_window});
   // It takes every block of the pool.
   rig.Add(2, std::vector<TokenId>(11, 900), 1);
   rig.Step();
   Texts removals;
-  for (const std::string& text : rig.Published(Names())) {
+  for (const std::string& text : rig.Published(CountedNames())) {
     if (text[0] == 'R') removals.push_back(text);
   }
   CHECK(removals == Texts{"R h1", "R h0", "R h1 [group 1]", "R h0 [group 1]"});
@@ -93,7 +87,7 @@ TEST_CASE("H3: a block is the same event on the host as on the device, at the bl
   Rig rig(config);
   rig.Add(1, Range(1, 17), 1);
   rig.Step();
-  CHECK(rig.Published(Names()) == Texts{"S h1,h3 < nil : 1..16 [block_size 8]"});
+  CHECK(rig.Published(CountedNames()) == Texts{"S h1,h3 < nil : 1..16 [block_size 8]"});
   rig.Add(2, {900}, 1);
   const SchedulerOutput step = rig.Schedule();
   REQUIRE(step.stores.size() == 2);
@@ -101,7 +95,7 @@ TEST_CASE("H3: a block is the same event on the host as on the device, at the bl
   output.sampled = {{2, 7}};
   for (const StoreBlock& store : step.stores) output.stores.push_back({0, store.job, true});
   rig.scheduler().UpdateFromOutput(step, output);
-  CHECK(rig.Published(Names()) ==
+  CHECK(rig.Published(CountedNames()) ==
         Texts{"S h3 < h1 : 9..16 [medium CPU] [block_size 8]", "S h1 < nil : 1..8 [medium CPU] [block_size 8]"});
 }
 

@@ -98,6 +98,12 @@ Texts EventTexts::Of(const KVEventBatch& batch) const {
   return texts;
 }
 
+EventTexts CountedNames(std::uint32_t block_size) {
+  EventTexts texts(block_size);
+  texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 64), 4));
+  return texts;
+}
+
 Rig::Rig(SchedulerConfig config, std::string_view seed, std::int64_t rank) : publisher_(rank) {
   auto created = Scheduler::Create(std::move(config), HasherWithSeed(seed), &publisher_, &clock_);
   REQUIRE(created);

@@ -69,6 +69,9 @@ class EventTexts {
   std::map<BlockHash, std::string> names_;
 };
 
+// h0, h1, ... are the hash blocks of 1, 2, 3, ..., four tokens each. block_size: what the texts take for usual.
+EventTexts CountedNames(std::uint32_t block_size = 4);
+
 // A scheduler whose model is a function, and what it published.
 class Rig {
  public:

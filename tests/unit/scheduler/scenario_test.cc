@@ -16,18 +16,11 @@ SchedulerConfig Exact(std::uint32_t num_blocks) {
   return config;
 }
 
-// h0, h1, ... are the blocks of 1, 2, 3, ...
-EventTexts Names() {
-  EventTexts texts(4);
-  texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 24), 4));
-  return texts;
-}
-
 Blocks TableOf(const SchedulerOutput& step, std::size_t i) { return step.requests.at(i).block_tables[0]; }
 
 TEST_CASE("S1: a prompt, a decoded block, and the free queue afterwards") {
   Rig rig(Exact(8));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 8));
   SchedulerOutput step = rig.Schedule();
   CHECK(TableOf(step, 0) == Blocks{1, 2});
@@ -48,7 +41,7 @@ TEST_CASE("S1: a prompt, a decoded block, and the free queue afterwards") {
 
 TEST_CASE("S2: the same prompt twice, then a request that needs every block") {
   Rig rig(Exact(8));
-  EventTexts texts = Names();
+  EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 8));
   rig.Add(2, Range(1, 8));
   const SchedulerOutput step = rig.Schedule();
@@ -67,7 +60,7 @@ TEST_CASE("S2: the same prompt twice, then a request that needs every block") {
 
 TEST_CASE("S3: what a full report announces") {
   Rig rig(Exact(16));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 12));
   rig.Step();
   rig.scheduler().Abort(1);
@@ -94,7 +87,7 @@ TEST_CASE("S4: a prompt in chunks of 6, 6 and 2 tokens") {
   SchedulerConfig config = Exact(8);
   config.max_num_batched_tokens = 6;
   Rig rig(config);
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 14), 4);
   SchedulerOutput step = rig.Schedule();
   CHECK(step.requests[0].num_scheduled_tokens == 6);
@@ -114,7 +107,7 @@ TEST_CASE("S4: a prompt in chunks of 6, 6 and 2 tokens") {
 
 TEST_CASE("S8: a reset while busy, idle, and again") {
   Rig rig(Exact(8));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 8));
   rig.Step();
   rig.Published(texts);
@@ -136,7 +129,7 @@ TEST_CASE("S9: without prefix caching nothing is stored, and a reset is announce
   SchedulerConfig config = Exact(6);
   config.enable_prefix_caching = false;
   Rig rig(config);
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 8), 4);
   rig.Step();
   CHECK(rig.Published(texts).empty());
@@ -166,7 +159,7 @@ TEST_CASE("S14: a full request that cannot be admitted reports at every attempt 
     SchedulerConfig config = Exact(8);
     config.vllm_exact = exact;
     Rig rig(config);
-    EventTexts texts = Names();
+    EventTexts texts = CountedNames();
     texts.Name("a", ChainOf(
                         HasherWithSeed("0"),
                         [] {
@@ -197,7 +190,7 @@ TEST_CASE("S14: a full request that cannot be admitted reports at every attempt 
 
 TEST_CASE("stores of an aborted request stay announced in this mode") {
   Rig rig(Exact(8));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 8));
   const SchedulerOutput step = rig.Schedule();
   rig.scheduler().Abort(1);

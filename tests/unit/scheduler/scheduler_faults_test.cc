@@ -10,18 +10,12 @@
 namespace kvwire::scheduler {
 namespace {
 
-EventTexts Names() {
-  EventTexts texts(4);
-  texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 24), 4));
-  return texts;
-}
-
 TEST_CASE("D1: two copies of a hash are two stores; evicting one leaves the hash, evicting both removes it") {
   for (const Removals removals : {Removals::kExact, Removals::kPerCopy}) {
     SchedulerConfig config = SmallConfig(16);
     config.removals = removals;
     Rig rig(config);
-    const EventTexts texts = Names();
+    const EventTexts texts = CountedNames();
     rig.Add(1, Range(1, 8), 1);
     rig.Step();
     rig.Add(2, Range(1, 8), 1);
@@ -42,7 +36,7 @@ TEST_CASE("D1: two copies of a hash are two stores; evicting one leaves the hash
 
 TEST_CASE("D8: a block whose parent was taken away before it was announced is not announced either") {
   Rig rig(SmallConfig(16));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 14));
   SchedulerOutput step = rig.Schedule();
   REQUIRE(rig.scheduler().EvictBlocks(Blocks{2}));
@@ -62,7 +56,7 @@ TEST_CASE("D8: a block whose parent was taken away before it was announced is no
 
 TEST_CASE("D9: the first new block after a prefix hit has the last reused block as parent") {
   Rig rig(SmallConfig(16));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 8), 1);
   rig.Step();
   rig.Published(texts);
@@ -73,7 +67,7 @@ TEST_CASE("D9: the first new block after a prefix hit has the last reused block 
 
 TEST_CASE("D9: a block in the middle that is cached already is not stored again; the next one's parent is it") {
   Rig rig(SmallConfig(16));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 20), 1);
   rig.Step();
   rig.Published(texts);
@@ -91,7 +85,7 @@ TEST_CASE("D9: a block in the middle that is cached already is not stored again;
 TEST_CASE("D10: full mode announces the four reused blocks, then the new one; incremental only the new one") {
   for (const bool full : {true, false}) {
     Rig rig(SmallConfig(16));
-    const EventTexts texts = Names();
+    const EventTexts texts = CountedNames();
     rig.Add(1, Range(1, 16), 1);
     rig.Step();
     rig.Published(texts);
@@ -109,7 +103,7 @@ TEST_CASE("D10: full mode announces the four reused blocks, then the new one; in
 
 TEST_CASE("D11: a request that is aborted before the update announces nothing and leaves nothing to hit") {
   Rig rig(SmallConfig(16));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 12));
   const SchedulerOutput step = rig.Schedule();
   REQUIRE(rig.scheduler().Abort(1));
@@ -123,7 +117,7 @@ TEST_CASE("D11: a request that is aborted before the update announces nothing an
 
 TEST_CASE("D11: what a request that was executed holds of an aborted one is announced") {
   Rig rig(SmallConfig(16));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 12));
   rig.Add(2, Range(1, 9));
   const SchedulerOutput step = rig.Schedule();
@@ -136,7 +130,7 @@ TEST_CASE("D11: what a request that was executed holds of an aborted one is anno
 
 TEST_CASE("D11: a request preempted before the update announces nothing until it runs again") {
   Rig rig(SmallConfig(16));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 8));
   const SchedulerOutput step = rig.Schedule();
   CHECK_FALSE(rig.scheduler().ResetPrefixCache(ResetMode::kFailWhileRunning));

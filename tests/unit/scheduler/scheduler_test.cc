@@ -11,12 +11,6 @@
 namespace kvwire::scheduler {
 namespace {
 
-EventTexts Names() {
-  EventTexts texts(4);
-  texts.Name("h", ChainOf(HasherWithSeed("0"), Range(1, 24), 4));
-  return texts;
-}
-
 std::vector<RequestId> IdsOf(const SchedulerOutput& step) {
   std::vector<RequestId> ids;
   for (const ScheduledRequest& request : step.requests) ids.push_back(request.id);
@@ -133,7 +127,7 @@ TEST_CASE("no more than max_num_seqs requests run") {
 
 TEST_CASE("the request admitted last is preempted, and computes again with what is still cached") {
   Rig rig(SmallConfig(6));
-  EventTexts texts = Names();
+  EventTexts texts = CountedNames();
   texts.Name("b", ChainOf(HasherWithSeed("0"), Range(101, 8), 4));
   rig.Add(1, Range(1, 8), 4);
   rig.Add(2, Range(101, 8), 4);
@@ -317,7 +311,7 @@ TEST_CASE("prompt figures: hits, new blocks and the copy of a block that had to 
 
 TEST_CASE("blocks of output tokens are stored too and can be hit") {
   Rig rig(SmallConfig(16));
-  const EventTexts texts = Names();
+  const EventTexts texts = CountedNames();
   rig.Add(1, Range(1, 6), 4);
   rig.Step({7});
   rig.Step({8});
