@@ -125,7 +125,7 @@ tl::unexpected<Error> DiskBlocks::Foreign(const std::string& path, const Result<
   if (!content) return tl::unexpected<Error>(content.error());
   return Refused(
       ErrorCode::kInvalidArgument, path,
-      fmt::format("it holds \"{}\", which is not a file of blocks; allowed: a directory that holds nothing else",
+      fmt::format("it holds \"{}\", which is no regular file of blocks; allowed: a directory that holds nothing else",
                   ShortText(content->foreign)));
 }
 

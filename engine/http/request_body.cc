@@ -25,7 +25,7 @@ constexpr int kNumberOutOfRange = 406;
 // Looks through a text without building anything; stops at the first fault.
 class BodyCheck final : public nlohmann::json_sax<Json> {
  public:
-  explicit BodyCheck(std::string_view body) : body_(body) {}
+  BodyCheck(std::string_view body, std::string_view name) : body_(body), name_(name) {}
 
   bool null() override { return Count(); }
   bool boolean(bool) override { return Count(); }
@@ -40,17 +40,17 @@ class BodyCheck final : public nlohmann::json_sax<Json> {
   bool end_array() override { return Close(); }
   bool key(string_t& name) override {
     if (keys_.back().insert(name).second) return true;
-    return Refuse(fmt::format("the body has the key \"{}\" twice in one object, expected once", ShortText(name)));
+    return Refuse(fmt::format("{} has the key \"{}\" twice in one object, expected once", name_, ShortText(name)));
   }
   bool parse_error(std::size_t position, const std::string& last, const nlohmann::detail::exception& error) override {
     if (error.id == kNumberOutOfRange) {
-      return Refuse(fmt::format("the body has the number {} at byte {}, expected one that a double holds",
+      return Refuse(fmt::format("{} has the number {} at byte {}, expected one that a double holds", name_,
                                 ShortText(last), position));
     }
     constexpr std::size_t kShown = 20;
     const std::size_t end = std::min(position, body_.size());
     const std::size_t begin = end - std::min(end, kShown);
-    return Refuse(fmt::format("the body is no JSON at byte {}, after \"{}\"", position,
+    return Refuse(fmt::format("{} is no JSON at byte {}, after \"{}\"", name_, position,
                               EscapeText(body_.substr(begin, end - begin))));
   }
 
@@ -63,11 +63,11 @@ class BodyCheck final : public nlohmann::json_sax<Json> {
   }
   bool Count() {
     if (++values_ <= kMaxBodyValues) return true;
-    return Refuse(fmt::format("the body has more than {} values", kMaxBodyValues));
+    return Refuse(fmt::format("{} has more than {} values", name_, kMaxBodyValues));
   }
   bool Open() {
     if (keys_.size() == kMaxBodyDepth) {
-      return Refuse(fmt::format("the body nests objects and lists deeper than {}", kMaxBodyDepth));
+      return Refuse(fmt::format("{} nests objects and lists deeper than {}", name_, kMaxBodyDepth));
     }
     keys_.emplace_back();
     return Count();
@@ -78,6 +78,7 @@ class BodyCheck final : public nlohmann::json_sax<Json> {
   }
 
   const std::string_view body_;
+  const std::string_view name_;
   std::vector<std::set<std::string>> keys_;  // of every open object; empty for a list
   std::size_t values_ = 0;
   std::optional<std::string> fault_;
@@ -85,22 +86,22 @@ class BodyCheck final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-ApiResult<Json> ParseBody(std::string_view body) {
+ApiResult<Json> ParseBody(std::string_view body, std::string_view name) {
   if (body.size() > kMaxBodyBytes) {
     return tl::unexpected<ApiError>(
-        PayloadTooLarge(fmt::format("the body has {} bytes, expected at most {}", body.size(), kMaxBodyBytes)));
+        PayloadTooLarge(fmt::format("{} has {} bytes, expected at most {}", name, body.size(), kMaxBodyBytes)));
   }
   const std::size_t good = WellFormedUtf8(body);
   if (good != body.size()) {
     return tl::unexpected<ApiError>(
-        BadRequest(fmt::format("the body is no UTF-8 at byte {}, near \"{}\"", good, ShortText(body.substr(good, 8)))));
+        BadRequest(fmt::format("{} is no UTF-8 at byte {}, near \"{}\"", name, good, ShortText(body.substr(good, 8)))));
   }
-  BodyCheck check(body);
+  BodyCheck check(body, name);
   if (!Json::sax_parse(body, &check)) return tl::unexpected<ApiError>(BadRequest(check.fault().value_or("")));
   Json json = Json::parse(body);
   if (!json.is_object()) {
     return tl::unexpected<ApiError>(
-        BadRequest(fmt::format("the body is \"{}\", expected a JSON object", ShortText(body))));
+        BadRequest(fmt::format("{} is \"{}\", expected a JSON object", name, ShortText(body))));
   }
   return json;
 }

@@ -18,7 +18,7 @@ inline constexpr std::size_t kMaxBodyDepth = 32;
 // The JSON object that a request's body is.
 // Errors: status 413 above kMaxBodyBytes; 400 for what is no UTF-8, no JSON or no object, for a key that an object has
 // twice, a number that no double holds, more than kMaxBodyValues values, or objects and lists nested deeper than
-// kMaxBodyDepth. The message says where.
-ApiResult<nlohmann::json> ParseBody(std::string_view body);
+// kMaxBodyDepth. The message says where; `name` is what it calls the text.
+ApiResult<nlohmann::json> ParseBody(std::string_view body, std::string_view name = "the body");
 
 }  // namespace kvwire::engine

@@ -66,7 +66,7 @@ std::optional<ApiError> CheckTransfer(const InstanceConfig& instance, const KVTr
   if (config.role == KVRole::kProducer) return RefuseTransfer("do_remote_prefill", "true", role);
   const std::size_t groups = std::max<std::size_t>(1, instance.scheduler.groups.size());
   if (asked.remote_block_ids.size() != groups) {
-    return RefuseTransfer("remote_block_ids", fmt::format("{} lists", asked.remote_block_ids.size()),
+    return RefuseTransfer("remote_block_ids", fmt::format("a list of {}", asked.remote_block_ids.size()),
                           fmt::format("{}, one for each KV-cache group", groups));
   }
   if (config.Allows(asked.remote_host, asked.remote_port)) return std::nullopt;

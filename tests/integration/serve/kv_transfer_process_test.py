@@ -149,7 +149,7 @@ class KVTransferTest(unittest.TestCase):
     def test_bad_flags(self):
         nixl = '{"kv_connector": "NixlConnector"'
         for arguments, part in (
-                (["--kv-transfer-config", "x"], "--kv-transfer-config: the body is no JSON"),
+                (["--kv-transfer-config", "x"], "--kv-transfer-config: the value is no JSON"),
                 (["--kv-transfer-config", nixl + "}"], "--kv-transfer-config: kv_role is missing"),
                 (["--kv-transfer-config", nixl + ', "kv_role": "both"}'], 'kv_role is "both", expected "kv_producer"'),
                 (["--kv-transfer-config", nixl + ', "kv_role": "kv_both", "nope": 1}'], "nope"),

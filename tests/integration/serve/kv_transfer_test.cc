@@ -318,7 +318,7 @@ TEST_CASE("P24: what cannot be meant is refused with field, value and what is al
   CHECK(refused(consumer, with("remote_block_ids", {1, -1}))
             .starts_with("kv_transfer_params.remote_block_ids[1] is -1, expected a list of block ids from 0 to "));
   CHECK(refused(consumer, with("remote_block_ids", {{1}, {2}})) ==
-        "kv_transfer_params.remote_block_ids is 2 lists, expected 1, one for each KV-cache group");
+        "kv_transfer_params.remote_block_ids is a list of 2, expected 1, one for each KV-cache group");
   CHECK(refused(consumer, with("remote_host", "example.com")) ==
         "kv_transfer_params.remote_host is \"example.com\" with port " + std::to_string(producer.http().port()) +
             ", expected a loopback address, as there is no --kv-transfer-allow");

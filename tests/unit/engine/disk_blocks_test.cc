@@ -104,7 +104,7 @@ TEST_CASE("a directory that holds anything else is refused, and nothing in it is
     std::ofstream(rig.File("block-1-0")) << "old";
     std::ofstream(rig.File(name)) << "mine";
     CHECK(rig.Refusal() == "disk_dir is \"" + rig.path + "\": it holds \"" + name +
-                               "\", which is not a file of blocks; allowed: a directory that holds nothing else");
+                               "\", which is no regular file of blocks; allowed: a directory that holds nothing else");
     CHECK(rig.NumFiles() == 2);
   }
   DiskRig rig;
