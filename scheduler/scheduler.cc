@@ -162,10 +162,14 @@ void Scheduler::PlanTransfers(SchedulerOutput* step) {
   if (!step->empty()) connector_->PlanStores(&cache_.pool(), &step->stores);
 }
 
-// Copies to a lower tier are given up before anybody is preempted for the blocks that they hold.
+// Copies to a lower tier are given up before anybody is preempted for the blocks that they hold, and what waits without
+// being used before the last one that runs is: it might find nothing of what it has computed, and come here for ever.
 bool Scheduler::AllocateForRunning(Request* request, std::uint32_t num_tokens) {
   bool allocated = cache_.AllocateSlots(request, num_tokens);
   while (!allocated && connector_ != nullptr && connector_->CancelStore(&cache_.pool())) {
+    allocated = cache_.AllocateSlots(request, num_tokens);
+  }
+  while (!allocated && running_.size() == 1 && GiveUpUnused(request)) {
     allocated = cache_.AllocateSlots(request, num_tokens);
   }
   return allocated;
@@ -183,7 +187,7 @@ bool Scheduler::ScheduleRunning(std::uint32_t* budget, SchedulerOutput* step) {
     while (!allocated && i < running_.size()) {
       PreemptLast();
       undisturbed = false;
-      allocated = i < running_.size() && cache_.AllocateSlots(request, num_tokens);
+      allocated = i < running_.size() && AllocateForRunning(request, num_tokens);
     }
     if (!allocated) break;
     Place(request, num_tokens, step);

@@ -268,6 +268,7 @@ class Scheduler {
   }
   bool CannotAllocate(Request* request, std::uint32_t budget, const SchedulerOutput& step);
   bool MakeRoom(Request* request);
+  bool GiveUpUnused(const Request* request);
   bool TryReceive(Request* request, SchedulerOutput* step);
   void StopReceiving(Request* request);
   void RestartHoldersOf(const std::unordered_set<BlockId>& bad);

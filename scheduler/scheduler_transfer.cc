@@ -17,21 +17,24 @@ bool Scheduler::CannotAllocate(Request* request, std::uint32_t budget, const Sch
   return true;
 }
 
-// Gives up what waits without being used, one request's at a time: received blocks, which stay cached, then the oldest
-// of what is kept, then what the request itself has received. False if there is nothing.
+// Gives up what waits without being used, or else what the request itself has received. False if there is nothing.
 bool Scheduler::MakeRoom(Request* request) {
+  if (GiveUpUnused(request)) return true;
+  if (request->num_received_tokens == 0) return false;
+  cache_.Free(request);
+  return true;
+}
+
+// One other request's blocks: received ones, which stay cached, then the oldest that are kept. False if there are none.
+bool Scheduler::GiveUpUnused(const Request* request) {
   for (auto holder = waiting_.rbegin(); holder != waiting_.rend(); ++holder) {
     if (*holder == request || (*holder)->num_received_tokens == 0) continue;
     cache_.Free(*holder);
     return true;
   }
-  if (!kept_.empty()) {
-    ++stats_.kept_given_up;
-    return ReleaseKept(kept_.front().first);
-  }
-  if (request->num_received_tokens == 0) return false;
-  cache_.Free(request);
-  return true;
+  if (kept_.empty()) return false;
+  ++stats_.kept_given_up;
+  return ReleaseKept(kept_.front().first);
 }
 
 // Takes the first waiting request to those that receive, or finds that there is nothing to receive for it. False if

@@ -261,6 +261,24 @@ TEST_CASE("P10: in a pool full of kept blocks the oldest are given up for a requ
   CHECK(rig.scheduler().stats().kept_given_up == 1);
 }
 
+TEST_CASE(
+    "P10: they are given up, too, for one that alone runs, cannot go on, and would find nothing of what it has "
+    "computed") {
+  SchedulerConfig config = SmallConfig(14);
+  config.groups = {{KVCacheKind::kFullAttention, 4, 0}, {KVCacheKind::kMamba, 16, 0}};
+  config.max_num_batched_tokens = 8;  // a hit ends at 16
+  Rig rig(config);
+  Add(&rig, Keeper(1, 40, 100));
+  while (rig.scheduler().has_unfinished_requests()) rig.Step();
+  REQUIRE(rig.scheduler().num_kept_blocks() == 9);
+  rig.Add(2, Range(300, 24), 1);
+  for (int i = 0; i < 20 && rig.scheduler().has_unfinished_requests(); ++i) rig.Step();
+  CHECK_FALSE(rig.scheduler().has_unfinished_requests());
+  CHECK(rig.scheduler().FindKept(1) == nullptr);
+  CHECK(rig.scheduler().stats().kept_given_up == 1);
+  CHECK(rig.scheduler().stats().preemptions == 0);
+}
+
 TEST_CASE("P11: requests that have received and fill the pool do not block each other") {
   Rig rig(SmallConfig(7));
   for (const RequestId id : {1u, 2u, 3u}) Add(&rig, Receiver(id, 8, 6, static_cast<TokenId>(100 * id)));
