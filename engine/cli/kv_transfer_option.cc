@@ -82,7 +82,7 @@ Result<KVPeer> ParsePeer(const std::string& text) {
 
 // The JSON with the dotted settings in it, or nothing when it is no object.
 ApiResult<Json> Merged(const std::string& json, const std::vector<std::pair<std::string, std::string>>& dotted) {
-  ApiResult<Json> merged = ParseBody(json.empty() ? "{}" : json, "the value");
+  ApiResult<Json> merged = ParseBody(json.empty() || json == "None" ? "{}" : json, "the value");
   if (!merged) return merged;
   for (const auto& [key, value] : dotted) (*merged)[key] = value;
   return merged;

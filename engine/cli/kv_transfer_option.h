@@ -35,7 +35,8 @@ class KVTransferOption {
   const std::string& host() const noexcept { return host_; }
 
  private:
-  bool given() const noexcept { return !json_.empty() || !dotted_.empty(); }
+  // vLLM takes None for nothing.
+  bool given() const noexcept { return (!json_.empty() && json_ != "None") || !dotted_.empty(); }
 
   std::string json_;
   std::vector<std::pair<std::string, std::string>> dotted_;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <ctime>
 
 #include <poll.h>
@@ -18,16 +19,30 @@ namespace {
 std::atomic<bool> stop_requested{false};
 // Readable for ever once a stop was asked for; -1: not installed, or no descriptor left.
 std::atomic<int> stop_event{-1};
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+std::atomic<std::int64_t> stop_time{0};  // when, in nanoseconds of the monotonic clock
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+              std::atomic<std::int64_t>::is_always_lock_free);
 
 constexpr std::array kStopSignals = {SIGINT, SIGTERM};
 
+// Who stops a process and its group sends two at once and means one.
+constexpr std::int64_t kOneRequest = 500'000'000;
+
+std::int64_t MonotonicNow() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 extern "C" void OnStopSignal(int signal) {
   const int saved = errno;
-  for (const int each : kStopSignals) std::signal(each, SIG_DFL);
-  // Both may have been on their way here at once.
-  if (stop_requested.exchange(true)) std::raise(signal);
-  if (const int event = stop_event.load(); event >= 0) eventfd_write(event, 1);
+  if (std::int64_t none = 0; stop_time.compare_exchange_strong(none, MonotonicNow())) {
+    stop_requested.store(true);
+    if (const int event = stop_event.load(); event >= 0) eventfd_write(event, 1);
+  } else if (MonotonicNow() - stop_time.load() > kOneRequest) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  }
   errno = saved;
 }
 

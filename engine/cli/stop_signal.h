@@ -5,7 +5,8 @@
 
 namespace kvwire::engine {
 
-// Makes SIGINT and SIGTERM ask for a clean end instead of killing the process; a second one, of either kind, kills it.
+// Makes SIGINT and SIGTERM ask for a clean end instead of killing the process; one that comes more than half a second
+// later, of either kind, kills it.
 void InstallStopSignals();
 
 // Whether a stop was asked for. Any thread.

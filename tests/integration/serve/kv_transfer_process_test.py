@@ -146,6 +146,11 @@ class KVTransferTest(unittest.TestCase):
                 self.assertIn("--kv-transfer-config", body)
                 self.assertIn("--kv-transfer-config", server.end()[1])
 
+    def test_none(self):
+        """vLLM's None is no configuration"""
+        with Server("--port", "0", "--kv-transfer-config", "None", events=None) as server:
+            self.assertNotIn("--kv-transfer-config", server.end()[1])
+
     def test_bad_flags(self):
         nixl = '{"kv_connector": "NixlConnector"'
         for arguments, part in (

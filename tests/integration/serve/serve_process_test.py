@@ -513,7 +513,7 @@ class ServeTest(unittest.TestCase):
             self.wait_for_running(server)
             server.process.terminate()
             self.wait(lambda: self.is_closed(server))
-            server.process.terminate()
+            self.wait(lambda: server.process.terminate() or server.process.poll() is not None)
             self.assertEqual(server.process.wait(WATCHDOG), -signal.SIGTERM)
             client.join(WATCHDOG)
 
