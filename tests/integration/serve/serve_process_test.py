@@ -185,7 +185,7 @@ class ServeTest(unittest.TestCase):
             with Server(*disk, "--instances", "2"):
                 pass
             open(f"{folder}/rank-0/notes.txt", "w").close()
-            self.assertIn('it holds "notes.txt", which is not a file of blocks', refused(*disk)[1])
+            self.assertIn('it holds "notes.txt", which is no regular file of blocks', refused(*disk)[1])
 
     def test_flags_of_vllm_in_all_spellings(self):
         """E4: short flags, levels, and keys of JSON flags are accepted where they can have no effect"""
