@@ -50,6 +50,8 @@ KVEventBatch& KVEventBatch::operator=(KVEventBatch&& other) noexcept {
   if (this == &other) return *this;
   ts = other.ts;
   data_parallel_rank = other.data_parallel_rank;
+  digest = std::move(other.digest);
+  has_digest = other.has_digest;
   records_ = std::move(other.records_);
   hashes_ = std::move(other.hashes_);
   tokens_ = std::move(other.tokens_);
@@ -193,6 +195,7 @@ KVEventBatch::Record& KVEventBatch::Append(Kind kind) {
 void KVEventBatch::Clear() noexcept {
   ts = 0;
   data_parallel_rank.reset();
+  has_digest = false;
   records_.clear();
   hashes_.clear();
   tokens_.clear();
