@@ -121,7 +121,7 @@ void KVEventBatch::Add(const BlockStored& stored) {
 
 void KVEventBatch::AppendBlock(const BlockHash& hash, std::span<const TokenId> token_ids, const ExtraKeys& extra_keys) {
   Record& record = records_.back();
-  assert(record.kind == Kind::kStored && record.extra != Extra::kAbsent);
+  assert(record.kind == Kind::kStored && (record.extra != Extra::kAbsent || extra_keys.empty()));
   if (record.extra == Extra::kAllNull && !extra_keys.empty()) {
     record.extra = Extra::kListed;
     extras_.resize(record.extras + record.num_hashes);

@@ -45,7 +45,8 @@ class KVEventBatch {
   void Add(const BlockRemoved& removed);
   void Add(const AllBlocksCleared&);
 
-  // One more block for the event that was added last. REQUIRES: it is a BlockStored whose extra keys are not absent.
+  // One more block for the event that was added last. REQUIRES: it is a BlockStored; without extra keys if its own are
+  // absent.
   void AppendBlock(const BlockHash& hash, std::span<const TokenId> token_ids, const ExtraKeys& extra_keys);
 
   // One more stored event like the one that was added last, but for its parent and its blocks, of which it has none

@@ -18,6 +18,10 @@ struct StatePublisherStats {
   std::uint64_t renewed = 0;     // blocks announced by renewing walks
   std::uint64_t walks = 0;       // snapshot walks that were completed
   std::uint64_t walked = 0;      // blocks handed over by snapshot walks
+  std::uint64_t chunks = 0;      // of snapshot walks, handed over
+  std::uint64_t batches = 0;     // handed to the publisher, whatever became of them
+  std::uint64_t events = 0;      // in these
+  std::uint64_t dropped = 0;     // of these batches, not accepted
 
   friend bool operator==(const StatePublisherStats&, const StatePublisherStats&) = default;
 };
@@ -56,14 +60,54 @@ class StatePublisher {
   // Whether Publish is to be called although nothing was recorded: a walk or a resync waits for its next piece.
   bool HasStateWork() const noexcept;
 
+  // That next piece cannot be done yet: the queue has no room, or a back-off is not over. Whoever has nothing else to
+  // do calls again a moment later.
+  bool StateWorkWaits() const noexcept;
+
+  // An empty batch whose memory was used before, if there is one; else a new one.
+  KVEventBatch TakeSpare() noexcept;
+
   // Between a loss and the Clear that heals it.
-  bool silent() const noexcept;
+  bool silent() const noexcept { return phase_ == Phase::kSilent; }
   // A renewing walk is under way: blocks may be resident and not announced.
-  bool renewing() const noexcept;
+  bool renewing() const noexcept { return phase_ == Phase::kRenewing; }
 
   const StatePublisherStats& stats() const noexcept { return stats_; }
 
  private:
+  enum class Phase : std::uint8_t { kLive, kSilent, kRenewing };
+
+  void NoteResyncs(const StateWants& wants);
+  void BeSilent();
+  bool MayHeal();
+  void Suppress(KVEventBatch&& recorded);
+  void Heal();
+  void RenewSome(KVEventBatch&& batch);
+  void WalkSnapshot(const StateWants& wants);
+  bool AwaitsSnapshot(const StateWants& wants) const noexcept;
+  bool WalkSome(WalkKind kind, KVEventBatch* blocks);
+  void Append(const BlockStored& block, std::uint32_t announcements);
+  bool ContinuesLast(const BlockStored& block) const;
+  void Stamp(KVEventBatch* batch) const;
+  PublishResult Send(KVEventBatch&& batch);
+
+  const Options options_;
+  EventPublisher* const publisher_;
+  AnnouncedState* const state_;
+  Phase phase_ = Phase::kLive;
+  bool published_ = false;
+  bool closed_ = false;
+  std::uint64_t resyncs_met_ = 0;  // of the publisher's wants
+  std::uint64_t back_off_ = 0;     // calls to let pass before the next renewing walk, if this one fails
+  std::uint64_t calls_left_ = 0;   // of the present back-off
+  bool walk_begun_ = false;
+  KVEventBatch spare_;
+  bool has_spare_ = false;
+  // Of the piece being walked.
+  KVEventBatch* target_ = nullptr;
+  std::uint64_t num_blocks_ = 0;
+  const WalkVisitor append_;
+
   StatePublisherStats stats_;
 };
 
