@@ -138,17 +138,31 @@ class ModelConsumer {
   std::size_t num_strays_ = 0;
 };
 
+// A source that has a StatePublisher of its own: its changes publish by themselves.
+class OwnStream {
+ public:
+  virtual ~OwnStream() = default;
+
+  virtual void DoStateWork() = 0;
+  virtual bool HasStateWork() const = 0;
+  virtual bool IsHealing() const = 0;
+  virtual StatePublisherStats stats() const = 0;
+};
+
 // An owner of blocks, as the suite drives it.
 class DrivenSource {
  public:
   virtual ~DrivenSource() = default;
 
-  virtual AnnouncedState* state() = 0;
+  virtual OwnStream* own_stream() { return nullptr; }
+  // Not asked of one with a stream of its own, as TakeEvents().
+  virtual AnnouncedState* state() { return nullptr; }
+  virtual const StateDigest& digest() { return state()->digest(); }
   // Some change; it may record events, or none.
   virtual void Operate(std::mt19937_64* random) = 0;
   // Every block is gone, and the source says so.
   virtual void Clear() = 0;
-  virtual KVEventBatch TakeEvents() = 0;
+  virtual KVEventBatch TakeEvents() { return {}; }
   // How often the block was announced and not removed.
   virtual std::uint32_t Announced(const StreamKey& key) const = 0;
   // Whether it is there, announced or not.
@@ -162,17 +176,50 @@ struct SuiteOptions {
   std::size_t steps = 400;
   std::size_t losses = 0;  // goes on until there were so many; 0: none
   bool snapshots = false;  // somebody asks for one now and then
-  bool clears = false;
+  bool clears = false;     // now and then
   std::size_t blocks_per_chunk = 3;
+};
+
+// A StatePublisher over the source's state, or the source's own one.
+class SuiteStream {
+ public:
+  SuiteStream(DrivenSource* source, HandPublisher* publisher, std::size_t blocks_per_chunk)
+      : source_(*source), own_(source->own_stream()) {
+    StatePublisher::Options options;
+    options.blocks_per_chunk = blocks_per_chunk;
+    if (own_ == nullptr) stream_.emplace(options, publisher, source->state());
+  }
+
+  // Whether there was something.
+  bool Publish() {
+    if (own_ != nullptr) {
+      own_->DoStateWork();
+      return false;
+    }
+    KVEventBatch recorded = source_.TakeEvents();
+    const bool some = !recorded.empty();
+    (void)stream_->Publish(std::move(recorded));
+    return some;
+  }
+  bool silent() const { return own_ != nullptr ? own_->IsHealing() : stream_->silent(); }
+  bool HasStateWork() const { return own_ != nullptr ? own_->HasStateWork() : stream_->HasStateWork(); }
+  StatePublisherStats stats() const { return own_ != nullptr ? own_->stats() : stream_->stats(); }
+  bool is_own() const { return own_ != nullptr; }
+
+ private:
+  DrivenSource& source_;
+  OwnStream* const own_;
+  std::optional<StatePublisher> stream_;
 };
 
 class SuiteRun {
  public:
-  SuiteRun(DrivenSource* source, const SuiteOptions& options)
+  SuiteRun(DrivenSource* source, HandPublisher* publisher, const SuiteOptions& options)
       : options_(options),
         random_(options.seed),
         source_(*source),
-        stream_({options.blocks_per_chunk}, &publisher_, source->state()) {
+        publisher_(*publisher),
+        stream_(source, publisher, options.blocks_per_chunk) {
     if (options.losses == 0) return;
     const auto chance = [this] { return Below(4) == 0 ? PublishResult::kDroppedQueueFull : PublishResult::kAccepted; };
     publisher_.refuse = publisher_.refuse_chunk = chance;
@@ -180,8 +227,8 @@ class SuiteRun {
 
   void Run() {
     for (std::size_t step = 0; step < options_.steps || stream_.stats().losses < options_.losses; ++step) {
-      for (std::uint64_t i = Below(4); i > 0; --i) source_.Operate(&random_);
-      if (options_.clears && Below(25) == 0) source_.Clear();
+      for (std::uint64_t i = Below(4); i > 0; --i) Change([this] { source_.Operate(&random_); });
+      if (options_.clears && Below(25) == 0) Change([this] { source_.Clear(); });
       if (options_.snapshots && Below(10) == 0 && publisher_.wants.walks < stream_.stats().walks + 2) {
         ++publisher_.wants.walks;
       }
@@ -193,25 +240,33 @@ class SuiteRun {
     Settle();
   }
 
-  const StatePublisherStats& stats() const { return stream_.stats(); }
+  StatePublisherStats stats() const { return stream_.stats(); }
   std::size_t num_snapshots() const { return num_snapshots_; }
 
  private:
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
 
+  template <class F>
+  void Change(F change) {
+    change();
+    if (stream_.is_own()) TakeLog(0);
+  }
+
   void Publish() {
-    KVEventBatch recorded = source_.TakeEvents();
-    const std::uint64_t walked = recorded.empty() ? 0 : 1;  // which batches of the call are pieces of a walk
     const bool silent = stream_.silent() || publisher_.wants.resyncs > resyncs_;
     resyncs_ = publisher_.wants.resyncs;
-    publisher_.log.clear();
-    (void)stream_.Publish(std::move(recorded));
-    std::size_t batch = silent ? 1 : 0;
-    for (const HandPublisher::Entry& entry : publisher_.log) {
+    const bool recorded = stream_.Publish();
+    TakeLog(recorded && !silent ? 1 : 0);
+  }
+
+  // The first `num_live` batches are no pieces of walks.
+  void TakeLog(std::size_t num_live) {
+    for (const HandPublisher::Entry& entry : std::exchange(publisher_.log, {})) {
       if (entry.chunk) {
         TakeChunk(*entry.chunk);
       } else {
-        TakeBatch(entry, batch++ >= walked);
+        TakeBatch(entry, num_live == 0);
+        if (num_live > 0) --num_live;
       }
     }
     CheckPresent();
@@ -248,7 +303,8 @@ class SuiteRun {
       joining_ = true;
     }
     if (live_synchronised_) {
-      if (is_walk) CheckParents(batch, live_);
+      // Of a source's own stream it is not known what is a piece of a walk.
+      if (is_walk && (clears || !stream_.is_own())) CheckParents(batch, live_);
       live_.Apply(batch);
       Compare(live_, batch.digest);
       REQUIRE(live_.num_strays() == 0);
@@ -260,7 +316,8 @@ class SuiteRun {
 
   void TakeChunk(const StateChunk& chunk) {
     REQUIRE(chunk.blocks.has_digest);
-    REQUIRE(chunk.walk == stream_.stats().walks + (chunk.last ? 0 : 1));
+    REQUIRE(chunk.walk == num_walks_ + 1);
+    if (chunk.last) ++num_walks_;
     if (chunk.first) {
       joined_ = ModelConsumer();
       joining_ = true;
@@ -305,8 +362,8 @@ class SuiteRun {
   // What was published last is the present.
   void CheckPresent() const {
     if (stream_.silent() || !live_synchronised_) return;
-    Compare(live_, source_.state()->digest());
-    if (joined_complete_) Compare(joined_, source_.state()->digest());
+    Compare(live_, source_.digest());
+    if (joined_complete_) Compare(joined_, source_.digest());
   }
 
   void CheckCounts(const ModelConsumer& consumer) const {
@@ -318,24 +375,26 @@ class SuiteRun {
   const SuiteOptions options_;
   std::mt19937_64 random_;
   DrivenSource& source_;
-  HandPublisher publisher_;
-  StatePublisher stream_;
+  HandPublisher& publisher_;
+  SuiteStream stream_;
   std::uint64_t resyncs_ = 0;
   ModelConsumer live_;  // there from the beginning
   bool live_synchronised_ = true;
   ModelConsumer joined_;  // there from a snapshot on
   bool joining_ = false;
   bool joined_complete_ = false;
-  std::size_t num_snapshots_ = 0;
+  std::size_t num_snapshots_ = 0;  // of these, complete
+  std::uint64_t num_walks_ = 0;
 };
 
 // Every case of the suite over fresh sources.
-inline void RunAnnouncedStateSuite(const std::function<std::unique_ptr<DrivenSource>()>& make) {
+inline void RunAnnouncedStateSuite(const std::function<std::unique_ptr<DrivenSource>(HandPublisher*)>& make) {
   const auto run = [&make](const std::string& name, const SuiteOptions& options) {
     CAPTURE(name);
     CAPTURE(options.seed);
-    const auto source = make();
-    SuiteRun suite(source.get(), options);
+    HandPublisher publisher;
+    const auto source = make(&publisher);
+    SuiteRun suite(source.get(), &publisher, options);
     suite.Run();
     if (options.snapshots) CHECK(suite.num_snapshots() > 0);
     if (options.losses > 0) {
