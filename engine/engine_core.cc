@@ -31,7 +31,23 @@ class EngineCore::PublishProbe final : public EventPublisher {
     const PublishResult result = publisher_->Publish(std::move(batch));
     time_ += clock_->Now() - start;
     ++batches_;
+    ++handed_;
     return result;
+  }
+  PublishResult PublishChunk(StateChunk&& chunk) noexcept override {
+    if (publisher_ == nullptr) return PublishResult::kDroppedClosed;
+    const MonotonicNanos start = clock_->Now();
+    const PublishResult result = publisher_->PublishChunk(std::move(chunk));
+    time_ += clock_->Now() - start;
+    ++handed_;
+    return result;
+  }
+  bool HasRoom() const noexcept override { return publisher_ == nullptr || publisher_->HasRoom(); }
+  StateWants state_wants() const noexcept override {
+    return publisher_ == nullptr ? StateWants() : publisher_->state_wants();
+  }
+  bool resyncs_after_loss() const noexcept override {
+    return publisher_ != nullptr && publisher_->resyncs_after_loss();
   }
   KVEventBatch TakeSpare() noexcept override {
     return publisher_ == nullptr ? KVEventBatch() : publisher_->TakeSpare();
@@ -54,6 +70,7 @@ class EngineCore::PublishProbe final : public EventPublisher {
   }
 
   std::uint64_t batches() const noexcept { return batches_; }
+  std::uint64_t handed() const noexcept { return handed_; }  // batches and chunks
   std::chrono::nanoseconds time() const noexcept { return std::chrono::nanoseconds(time_); }
 
  private:
@@ -62,6 +79,7 @@ class EngineCore::PublishProbe final : public EventPublisher {
   const std::uint64_t first_batch_;
   const std::function<void(std::uint64_t, const KVEventBatch&)> observe_;
   std::uint64_t batches_ = 0;
+  std::uint64_t handed_ = 0;
   MonotonicNanos time_ = 0;
 };
 
@@ -137,6 +155,7 @@ void EngineCore::Shutdown(std::chrono::milliseconds deadline) {
 EngineCore::StepResult EngineCore::Step() {
   const Clock& clock = *config_.clock;
   const std::uint64_t batches_before = probe_->batches();
+  const std::uint64_t handed_before = probe_->handed();
   const std::chrono::nanoseconds event_calls_before = probe_->time();
   StepResult result;
 
@@ -158,7 +177,7 @@ EngineCore::StepResult EngineCore::Step() {
   times_.run += std::chrono::nanoseconds(ran - scheduled);
   times_.update += std::chrono::nanoseconds(updated - ran) - (probe_->time() - event_calls_before);
   result.published = probe_->batches() != batches_before;
-  if (result.published) probe_->Wake();
+  if (probe_->handed() != handed_before) probe_->Wake();
   return result;
 }
 

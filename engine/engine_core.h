@@ -40,7 +40,8 @@ struct EngineConfig {
   std::function<void(std::uint64_t number, const KVEventBatch& batch)> observe_batch;
 };
 
-// Scheduler and model runner, one step at a time: schedule, run, update, and one Wake() when a batch was published.
+// Scheduler and model runner, one step at a time: schedule, run, update, and one Wake() when something was handed to
+// the publisher.
 //
 // Threads: one thread at a time, the step thread. EngineThread gives it one of its own.
 // Ownership: owns scheduler and runner; publisher and clock outlive it.
@@ -53,7 +54,7 @@ class EngineCore {
     // Of requests that finish with this step, too; not of those that a failed load has undone.
     std::vector<scheduler::SampledToken> sampled;
     std::vector<scheduler::FinishedRequest> finished;
-    bool published = false;  // a batch left; its ordinal, counted from 0, is batches_published() - 1
+    bool published = false;  // a batch left; the ordinal of the last, counted from 0, is batches_published() - 1
   };
 
   // `publisher` may be null when the configuration has events off.
@@ -87,6 +88,11 @@ class EngineCore {
   bool has_work() const noexcept {
     return !asleep_ && (scheduler_->has_schedulable_requests() || scheduler_->has_stores_in_flight());
   }
+
+  // What the publisher wants of the state, apart from steps, each of which does a piece by itself: see Scheduler.
+  bool HasStateWork() const noexcept { return scheduler_->HasStateWork(); }
+  bool StateWorkWaits() const noexcept { return scheduler_->StateWorkWaits(); }
+  void DoStateWork() { scheduler_->DoStateWork(); }
 
   // Runs one step, also when there is no work.
   StepResult Step();

@@ -64,6 +64,7 @@ void EngineThread::Loop() {
       for (const scheduler::FinishedRequest& finished : result.finished) Close(finished.id);
       if (options_.listener != nullptr) options_.listener->OnStep(std::move(result));
     } else {
+      if (core_->HasStateWork()) core_->DoStateWork();
       TakeFigures();
     }
   }
@@ -76,10 +77,31 @@ void EngineThread::Loop() {
   core_->Shutdown(deadline);
 }
 
+void EngineThread::Nudge() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    nudged_ = true;
+  }
+  changed_.notify_one();
+}
+
+// Returns at once when there is something to do. For room in the publisher's queue it waits a moment at a time.
+void EngineThread::AwaitWork(std::unique_lock<std::mutex>* lock) {
+  constexpr std::chrono::milliseconds kMoment{1};
+  const auto called = [this] { return stopping_ || nudged_ || !inbox_.empty(); };
+  if (core_->has_work()) return;
+  if (!core_->HasStateWork()) {
+    changed_.wait(*lock, called);
+  } else if (core_->StateWorkWaits()) {
+    changed_.wait_for(*lock, kMoment, called);
+  }
+}
+
 // Swaps the inbox out, waiting for a command when there is nothing else to do. False once the engine shall stop.
 bool EngineThread::TakeCommands(std::deque<Command>* commands) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!core_->has_work()) changed_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+  AwaitWork(&lock);
+  nudged_ = false;
   commands->swap(inbox_);
   num_commands_ = 0;
   return !stopping_;

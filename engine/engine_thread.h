@@ -36,9 +36,10 @@ enum class SubmitResult : std::uint8_t {
 };
 
 // An engine core on a step thread of its own. Commands go through one bounded inbox, which the thread empties between
-// steps and waits on when the engine has no work.
+// steps and waits on when the engine has no work. Without steps it goes on with what the publisher wants of the state,
+// a piece between two looks at the inbox.
 //
-// Threads: Add, Abort, Call, ResetPrefixCache and figures by any thread; Stop and the destructor by the owner.
+// Threads: Add, Abort, Call, ResetPrefixCache, Nudge and figures by any thread; Stop and the destructor by the owner.
 // Ownership: owns the core; the listener outlives it.
 // Bounds: max_requests requests, queued or unfinished; max_commands other commands. An Abort is always taken.
 class EngineThread {
@@ -63,6 +64,9 @@ class EngineThread {
   [[nodiscard]] SubmitResult Call(std::function<void(EngineCore*)> call);
   // `done` is called on the step thread with the outcome; with false when the engine stopped before.
   [[nodiscard]] SubmitResult ResetPrefixCache(scheduler::ResetMode mode, std::function<void(bool)> done);
+
+  // What the publisher wants of the state has changed. Does not wait for the step.
+  void Nudge();
 
   // As they were after the last step or command.
   struct Figures {
@@ -98,6 +102,7 @@ class EngineThread {
   SubmitResult Submit(Command command);
   void Close(scheduler::RequestId id);
   void Loop();
+  void AwaitWork(std::unique_lock<std::mutex>* lock);
   bool TakeCommands(std::deque<Command>* commands);
   void Execute(Command command);
   void RefuseRemaining(std::deque<Command> commands);
@@ -109,9 +114,10 @@ class EngineThread {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Command> inbox_;  // guarded by mutex_, as the next four
+  std::deque<Command> inbox_;  // guarded by mutex_, as the next five
   std::size_t num_requests_ = 0;
   std::size_t num_commands_ = 0;  // in the inbox, requests not counted
+  bool nudged_ = false;
   bool stopping_ = false;
   std::chrono::milliseconds deadline_{2000};
 

@@ -50,6 +50,8 @@ KVEventBatch& KVEventBatch::operator=(KVEventBatch&& other) noexcept {
   if (this == &other) return *this;
   ts = other.ts;
   data_parallel_rank = other.data_parallel_rank;
+  digest = std::move(other.digest);
+  has_digest = other.has_digest;
   records_ = std::move(other.records_);
   hashes_ = std::move(other.hashes_);
   tokens_ = std::move(other.tokens_);
@@ -119,7 +121,7 @@ void KVEventBatch::Add(const BlockStored& stored) {
 
 void KVEventBatch::AppendBlock(const BlockHash& hash, std::span<const TokenId> token_ids, const ExtraKeys& extra_keys) {
   Record& record = records_.back();
-  assert(record.kind == Kind::kStored && record.extra != Extra::kAbsent);
+  assert(record.kind == Kind::kStored && (record.extra != Extra::kAbsent || extra_keys.empty()));
   if (record.extra == Extra::kAllNull && !extra_keys.empty()) {
     record.extra = Extra::kListed;
     extras_.resize(record.extras + record.num_hashes);
@@ -193,6 +195,7 @@ KVEventBatch::Record& KVEventBatch::Append(Kind kind) {
 void KVEventBatch::Clear() noexcept {
   ts = 0;
   data_parallel_rank.reset();
+  has_digest = false;
   records_.clear();
   hashes_.clear();
   tokens_.clear();

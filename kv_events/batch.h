@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "kv_events/digest.h"
 #include "kv_events/events.h"
 
 namespace kvwire {
@@ -27,6 +28,10 @@ class KVEventBatch {
 
   double ts = 0;                                   // Unix seconds
   std::optional<std::int64_t> data_parallel_rank;  // stamped by the publisher when unset
+  // What the stream holds after this batch, as its producer knows it, if has_digest. Not on the wire, and no part of a
+  // comparison.
+  StateDigest digest;
+  bool has_digest = false;
 
   KVEventBatch() = default;
   KVEventBatch(const KVEventBatch&) = default;
@@ -40,7 +45,8 @@ class KVEventBatch {
   void Add(const BlockRemoved& removed);
   void Add(const AllBlocksCleared&);
 
-  // One more block for the event that was added last. REQUIRES: it is a BlockStored whose extra keys are not absent.
+  // One more block for the event that was added last. REQUIRES: it is a BlockStored; without extra keys if its own are
+  // absent.
   void AppendBlock(const BlockHash& hash, std::span<const TokenId> token_ids, const ExtraKeys& extra_keys);
 
   // One more stored event like the one that was added last, but for its parent and its blocks, of which it has none

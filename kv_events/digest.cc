@@ -47,6 +47,16 @@ void StateDigest::Remove(std::uint32_t group, std::string_view medium, std::uint
 
 void StateDigest::Clear() noexcept { entries_.clear(); }
 
+void StateDigest::ClearMedium(std::string_view medium) noexcept {
+  for (Entry& entry : entries_) {
+    if (SameMedium(entry.medium, medium)) entry.count = entry.sum = 0;
+  }
+}
+
+bool StateDigest::empty() const noexcept {
+  return std::ranges::all_of(entries_, [](const Entry& entry) { return entry.count == 0 && entry.sum == 0; });
+}
+
 std::vector<StateDigest::Entry> StateDigest::entries() const {
   std::vector<Entry> held;
   std::ranges::copy_if(entries_, std::back_inserter(held),

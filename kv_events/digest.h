@@ -42,6 +42,12 @@ class StateDigest {
 
   void Clear() noexcept;
 
+  // Nothing is held in the medium any more, whatever the group.
+  void ClearMedium(std::string_view medium) noexcept;
+
+  // Nothing is held.
+  bool empty() const noexcept;
+
   // Non-empty entries, ordered by group, then medium.
   std::vector<Entry> entries() const;
 

@@ -51,9 +51,27 @@ struct EventSourceInfo {
   friend bool operator==(const EventSourceInfo&, const EventSourceInfo&) = default;
 };
 
+// What the publishing side wants of the step thread, which does it at its step boundaries. Counts, which only rise.
+struct StateWants {
+  std::uint64_t resyncs = 0;  // in-band resyncs: a loss behind the queue, a subscription while the restart guard is on
+  std::uint64_t walks = 0;    // snapshot walks; the n-th is number n
+  std::uint64_t chunks = 0;   // chunks that may be handed over, of all walks together
+
+  friend bool operator==(const StateWants&, const StateWants&) = default;
+};
+
+// A piece of a snapshot walk. Consumers apply it before the batch whose number is drawn next.
+struct StateChunk {
+  KVEventBatch blocks;     // BlockStored only; a block is as often in it as it is announced
+  std::uint64_t walk = 0;  // its number
+  bool first = false;      // of the walk, also of one that begins again
+  bool last = false;
+};
+
 // Takes one batch per step away from the step thread.
 //
-// Threads: Publish, TakeSpare and Wake are called by one thread (the step thread); stats and source by any;
+// Threads: Publish, PublishChunk, HasRoom, state_wants, TakeSpare and Wake are called by one thread (the step thread);
+//   stats and source by any;
 //   Close by the owner, after the step thread's last Publish has returned.
 // Ownership: the host makes it and outlives the scheduler that uses it. Neither copied nor moved.
 // Errors: nothing here throws or blocks on a socket; a loss is a result, a counter and a gap in the numbers.
@@ -69,6 +87,20 @@ class EventPublisher {
 
   // An empty batch whose memory was used before, if there is one; else a new one.
   virtual KVEventBatch TakeSpare() noexcept { return {}; }
+
+  // A piece of a walk that state_wants() asked for, in order with the batches; it takes no number.
+  [[nodiscard]] virtual PublishResult PublishChunk(StateChunk&& /*chunk*/) noexcept {
+    return PublishResult::kDroppedClosed;
+  }
+
+  // Whether less than half of the queue is taken, by count and by bytes.
+  virtual bool HasRoom() const noexcept { return true; }
+
+  // Wait-free. Nothing is ever wanted of a host that has no state.
+  virtual StateWants state_wants() const noexcept { return {}; }
+
+  // Whether a loss is to be healed in-band (overflow "resync").
+  virtual bool resyncs_after_loss() const noexcept { return false; }
 
   // Tells the publishing thread that there is work. A system call, so the host places it where it costs least: after
   // the model was launched. Without it a batch leaves when the publisher looks by itself.

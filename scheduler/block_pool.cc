@@ -13,8 +13,8 @@
 //    last, whose next_copy is 0; the head's prev_copy is the last. The index names the head of every resident hash.
 //  - The ledger (copies, announced) of a hash is in its head's Meta and moves with the headship.
 //  - A block is in the free queue if and only if it has no holder; a pending block has one.
-//  - pending_[meta.pending].block is the block, for every pending block.
-//  - digest_ holds exactly the hashes whose ledger says announced > 0.
+//  - pending_[meta.place_or_era].block is the block, for every pending block.
+//  - digest_ holds exactly the hashes whose ledger says announced > 0 in the present era of the stream.
 
 namespace kvwire::scheduler {
 
@@ -44,6 +44,7 @@ BlockPool::BlockPool(BlockPoolOptions options)
       meta_(options_.num_blocks),
       hashes_(options_.enable_caching ? options_.num_blocks : 0),
       parents_(ContentBlocks(options_)),
+      ledger_eras_(ContentBlocks(options_)),
       // Not initialised: the pages of blocks that are never used are never touched.
       tokens_(new TokenId[ContentBlocks(options_) * max_block_size_]),
       num_tokens_(options_.partial_blocks && options_.enable_caching ? options_.num_blocks : 0) {}
@@ -229,7 +230,7 @@ void BlockPool::Enter(const BlockChain& chain, BlockId block, std::uint32_t grou
 // To be announced at the end of the run. REQUIRES: the run ends where pending_ does.
 void BlockPool::Enqueue(BlockId block, BlockId predecessor, Run* run) {
   meta_[block].flags |= kPending;
-  meta_[block].pending = static_cast<std::uint32_t>(pending_.size());
+  meta_[block].place_or_era = static_cast<std::uint32_t>(pending_.size());
   pending_.push_back(Pending{block, predecessor});
   run->end = pending_.size();
 }
@@ -287,16 +288,19 @@ void BlockPool::LeaveCopies(BlockId block, BlockId head) {
   heir.prev_copy = meta.prev_copy == next ? next : meta.prev_copy;
   heir.copies = meta.copies;
   heir.announced = meta.announced;
+  if (!ledger_eras_.empty()) ledger_eras_[next] = ledger_eras_[block];
+  for (BlockWalk& walk : walks_) walk.Move(block, next);
   index_.Replace(BlockIndex::TagOf(hashes_[block], meta.group), block, next);
 }
 
 void BlockPool::Unregister(BlockId block) {
   Meta& meta = meta_[block];
-  const bool was_announced = (meta.flags & kPending) == 0;
-  if (!was_announced) pending_[meta.pending].block = kNullBlock;
+  if (Has(block, kPending)) pending_[meta.place_or_era].block = kNullBlock;
   const BlockId head = HeadOf(block);
   --meta_[head].copies;
-  if (options_.enable_events) SettleLedger(head, hashes_[block], was_announced);
+  if (options_.enable_events) {
+    SettleLedger(head, hashes_[block], !Has(block, kPending) && meta.place_or_era == stream_era_);
+  }
   if (meta_[head].copies == 0) {
     index_.Erase(BlockIndex::TagOf(hashes_[block], meta.group), block);
   } else {
@@ -308,16 +312,16 @@ void BlockPool::Unregister(BlockId block) {
   ++version_;
 }
 
-// A copy has left; records the removals that this means.
-void BlockPool::SettleLedger(BlockId head, const BlockHash& hash, bool was_announced) {
+// A copy has left, which the present era has announced or not; records the removals that this means.
+void BlockPool::SettleLedger(BlockId head, const BlockHash& hash, bool counts) {
   Meta& ledger = meta_[head];
   std::uint32_t removals = 0;
   switch (options_.removals) {
     case Removals::kExact:
-      if (ledger.copies == 0) removals = ledger.announced;
+      if (ledger.copies == 0 && IsAnnounced(head)) removals = ledger.announced;
       break;
     case Removals::kPerCopy:
-      if (was_announced) removals = 1;
+      if (counts) removals = 1;
       break;
   }
   if (removals == 0) return;
@@ -349,6 +353,12 @@ void BlockPool::ReportPositions(const BlockChain& chain, std::uint32_t count, st
   std::iota(event_positions_.begin(), event_positions_.end(), 0);
   RecordPositions(chain, event_positions_, 0, count, group);
   stats_.reported += count;
+  // In the first era all that is there was announced.
+  const std::size_t hashes = block_size(group) / options_.block_size;
+  for (std::uint32_t i = 0; i < count && stream_era_ > 1; ++i) {
+    const BlockId head = FindCached(chain.hashes[(i + 1) * hashes - 1], group);
+    if (head != kNullBlock && !IsAnnounced(head)) CountAnnouncement(head);
+  }
 }
 
 // One event as vLLM shapes it: the hashes of these positions, the tokens of all of [first, last).
@@ -429,15 +439,23 @@ void BlockPool::AnnounceReport(const Run& run) {
   for (std::size_t i = run.begin; i < run.end; ++i) {
     const BlockId block = pending_[i].block;
     if ((meta_[block].flags & (kRegistered | kPending)) != kRegistered) break;
-    if (options_.removals == Removals::kExact) CountAnnouncement(block);
+    if (options_.removals == Removals::kExact || IsStaleCopy(block)) CountAnnouncement(block);
     event_blocks_.push_back(block);
   }
   RecordStored(true);
 }
 
 void BlockPool::CountAnnouncement(BlockId block) {
-  Meta& ledger = meta_[HeadOf(block)];
-  if (ledger.announced++ == 0) digest_.Add(DigestSlot(ledger.group), hashes_[block].Low64());
+  meta_[block].place_or_era = stream_era_;
+  AddAnnouncements(HeadOf(block), 1);
+}
+
+void BlockPool::AddAnnouncements(BlockId head, std::uint32_t announcements) {
+  Meta& ledger = meta_[head];
+  if (ledger_eras_[head] != stream_era_) ledger.announced = 0;
+  ledger_eras_[head] = stream_era_;
+  if (ledger.announced == 0) digest_.Add(DigestSlot(ledger.group), hashes_[head].Low64());
+  ledger.announced += announcements;
 }
 
 std::size_t BlockPool::DigestSlot(std::uint32_t group) {
@@ -552,6 +570,7 @@ bool BlockPool::Reset() {
   fresh_.clear();
   digest_.Clear();
   digest_slot_.reset();
+  for (BlockWalk& walk : walks_) walk.End();
   ++era_;
   ++version_;
   if (options_.enable_events) {
@@ -565,38 +584,6 @@ KVEventBatch BlockPool::TakeEvents(KVEventBatch spare) {
   assert(spare.empty());
   last_removal_ = last_stored_ = kNoEvent;
   return std::exchange(recorded_, std::move(spare));
-}
-
-std::uint32_t BlockPool::num_announced(const BlockHash& hash, std::uint32_t group) const {
-  const BlockId head = FindCached(hash, group);
-  return head == kNullBlock ? 0 : meta_[head].announced;
-}
-
-std::uint32_t BlockPool::num_copies(const BlockHash& hash, std::uint32_t group) const {
-  const BlockId head = FindCached(hash, group);
-  return head == kNullBlock ? 0 : meta_[head].copies;
-}
-
-void BlockPool::Walk(const std::function<void(const ResidentBlock&)>& visit) const {
-  std::vector<bool> visited(options_.num_blocks);
-  std::vector<BlockId> ancestry;
-  for (BlockId start = 1; start < options_.num_blocks; ++start) {
-    if (!Has(start, kHead)) continue;
-    for (BlockId block = start; block != kNullBlock && !visited[block] && meta_[block].announced > 0;) {
-      visited[block] = true;
-      ancestry.push_back(block);
-      block = parents_[block].empty() ? kNullBlock : FindCached(parents_[block], meta_[block].group);
-    }
-    for (; !ancestry.empty(); ancestry.pop_back()) {
-      const BlockId block = ancestry.back();
-      ResidentBlock resident;
-      resident.hash = hashes_[block];
-      if (!parents_[block].empty()) resident.parent = parents_[block];
-      resident.token_ids = TokensOf(block);
-      resident.group = meta_[block].group;
-      visit(resident);
-    }
-  }
 }
 
 }  // namespace kvwire::scheduler

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,13 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "kv_events/announced_state.h"
 #include "kv_events/batch.h"
 #include "kv_events/config.h"
 #include "kv_events/digest.h"
 #include "kv_events/error.h"
 #include "kv_events/hash/extra_keys.h"
 #include "kv_events/log.h"
-#include "kv_events/state_source.h"
+#include "kv_events/resumable_walk.h"
 #include "scheduler/block_context.h"
 #include "scheduler/block_index.h"
 #include "scheduler/free_block_queue.h"
@@ -107,12 +109,15 @@ struct BlockPoolStats {
 // announce_at_registration with those of the last hash block, under the hash before it.
 //
 // Under Removals::kExact a hash is removed when its last copy goes, as often as it was announced; under kPerCopy once
-// for each announced copy. digest() and Walk() cover the hashes that are resident and announced.
+// for each announced copy. digest() and Walk() cover the hashes that are resident and announced. What was announced in
+// an earlier era only counts as not announced: its removal is no event, until a renewing walk has met it. Of such a
+// hash the walk announces, under kExact, one, under kPerCopy as many as there are computed copies that the new era has
+// not.
 //
 // Threads: the step thread.
-// Bounds: about 180 bytes a block at block size 16 with events on, 4 more with partial blocks, taken at construction;
+// Bounds: about 185 bytes a block at block size 16 with events on, 4 more with partial blocks, taken at construction;
 // no allocation per block later. Order: events are recorded in the order of the changes.
-class BlockPool final : public StateSource {
+class BlockPool final : public AnnouncedState {
  public:
   explicit BlockPool(BlockPoolOptions options);
 
@@ -187,14 +192,19 @@ class BlockPool final : public StateSource {
   // `spare` is used for the following events. REQUIRES: spare is empty.
   KVEventBatch TakeEvents(KVEventBatch spare = {});
 
-  const StateDigest& digest() const noexcept { return digest_; }
-  // Whoever else adds events to the pool's stream (a lower tier) keeps the digest up as well; Reset() clears all of it,
-  // as AllBlocksCleared takes back the whole stream.
+  // AnnouncedState. An era begins without what is recorded. REQUIRES, of a walk: nothing is recorded.
+  const StateDigest& digest() const noexcept override { return digest_; }
+  void BeginEra() override;
+  void BeginWalk(WalkKind kind) override;
+  bool WalkSome(WalkKind kind, std::size_t max_blocks, const WalkVisitor& visit) override;
+
+  // Whoever else adds events to the pool's stream (a lower tier) keeps the digest up as well; Reset() and BeginEra()
+  // clear all of it, as AllBlocksCleared takes back the whole stream.
   StateDigest* stream_digest() noexcept { return &digest_; }
   void Walk(const std::function<void(const ResidentBlock&)>& visit) const override;
 
-  // How often the hash was announced since it was last absent (kExact), or how many announced copies are resident
-  // (kPerCopy).
+  // How often the hash was announced in this era since it was last absent (kExact), or how many copies announced in it
+  // are resident (kPerCopy).
   std::uint32_t num_announced(const BlockHash& hash, std::uint32_t group) const;
   std::uint32_t num_copies(const BlockHash& hash, std::uint32_t group) const;
   bool is_registered(BlockId block) const { return (meta_[block].flags & kRegistered) != 0; }
@@ -221,12 +231,19 @@ class BlockPool final : public StateSource {
     BlockId next_copy = 0;        // 0 after the last
     BlockId prev_copy = 0;        // of the head: the last copy
     std::uint32_t copies = 0;     // ledger, head only
-    std::uint32_t announced = 0;  // ledger, head only
+    std::uint32_t announced = 0;  // ledger, head only; in the era that ledger_eras_ says
     std::uint32_t context = BlockContextTable::kPlain;
-    std::uint32_t pending = 0;  // its place in pending_, if kPending
+    std::uint32_t place_or_era = 0;  // its place in pending_, if kPending; else the era that announced this copy last
     std::uint16_t group = 0;
     std::uint8_t flags = 0;
   };
+  // Names a hash in a walk, whichever block is its head.
+  struct BlockKey {
+    BlockHash hash;
+    std::uint32_t group = 0;
+  };
+  using BlockWalk = ResumableWalk<BlockKey>;
+  class WalkedBlocks;
   // A block to announce; block 0 if it is no longer to be.
   struct Pending {
     BlockId block = 0;
@@ -251,11 +268,17 @@ class BlockPool final : public StateSource {
   BlockId NextVictim() const;
   void LeaveCopies(BlockId block, BlockId head);
   void Unregister(BlockId block);
-  void SettleLedger(BlockId head, const BlockHash& hash, bool was_announced);
+  void SettleLedger(BlockId head, const BlockHash& hash, bool counts);
   void RecordRuns();
   void AnnounceStores(const Run& run);
   void AnnounceReport(const Run& run);
   void CountAnnouncement(BlockId block);
+  void AddAnnouncements(BlockId head, std::uint32_t announcements);
+  bool IsAnnounced(BlockId head) const { return meta_[head].announced > 0 && ledger_eras_[head] == stream_era_; }
+  bool IsStaleCopy(BlockId block) const { return !Has(block, kPending) && meta_[block].place_or_era != stream_era_; }
+  bool IsToBeRenewed(BlockId head) const;
+  std::uint32_t RenewCopies(BlockId head);
+  void TellBlock(BlockId head, std::uint32_t announcements, const WalkVisitor& visit);
   std::size_t DigestSlot(std::uint32_t group);
   void RecordStored(bool report);
   void BeginStored(BlockId first);
@@ -271,9 +294,10 @@ class BlockPool final : public StateSource {
   BlockContextTable contexts_;
   std::vector<Meta> meta_;
   std::vector<BlockHash> hashes_;
-  std::vector<BlockHash> parents_;         // with events only
-  std::unique_ptr<TokenId[]> tokens_;      // with events only: max_block_size_ per block
-  std::vector<std::uint32_t> num_tokens_;  // in tokens_, of registered blocks; with partial blocks only
+  std::vector<BlockHash> parents_;          // with events only, as the next
+  std::vector<std::uint32_t> ledger_eras_;  // by head
+  std::unique_ptr<TokenId[]> tokens_;       // with events only: max_block_size_ per block
+  std::vector<std::uint32_t> num_tokens_;   // in tokens_, of registered blocks; with partial blocks only
   std::vector<BlockId> fresh_;
   std::vector<Pending> pending_;
   std::vector<Run> runs_;
@@ -287,6 +311,8 @@ class BlockPool final : public StateSource {
   StateDigest digest_;
   std::optional<std::size_t> digest_slot_;  // of digest_group_
   std::uint32_t digest_group_ = 0;
+  std::uint32_t stream_era_ = 1;    // eras of the stream, begun by BeginEra()
+  std::array<BlockWalk, 2> walks_;  // by kind
   std::uint64_t era_ = 0;
   std::uint64_t version_ = 0;
   BlockPoolStats stats_;

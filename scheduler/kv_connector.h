@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "kv_events/announced_state.h"
 #include "kv_events/batch.h"
 #include "kv_events/events.h"
-#include "kv_events/state_source.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/scheduler_output.h"
 
@@ -45,19 +45,23 @@ struct KVConnectorStats {
 };
 
 // The seam between the scheduler and the lower tiers of its blocks: where lookups go on, where the next victims of the
-// device are copied to, and what is announced of that. Its Walk covers what it has announced.
+// device are copied to, and what is announced of that. Its walks cover what it has announced; its digest is that of the
+// whole stream.
 //
 // A step: lookups and Pin() during Schedule(), PlanStores() at its end, OnWorkerOutput(), Drop() and Unpin() when its
 // output is known, TakeEvents() behind these.
 //
 // Threads: the step thread.
-class KVConnector : public StateSource {
+class KVConnector : public AnnouncedState {
  public:
   // The resident block of this hash in the first tier that has it, or kNoHostBlock. What is announced is found.
   virtual HostBlockId FindBlock(const BlockHash& hash, std::uint32_t group) const = 0;
 
   // Where the block is. REQUIRES: it is one.
   virtual Tier TierOf(HostBlockId block) const = 0;
+
+  // Whether the stream says that the block is there. REQUIRES: it is resident.
+  virtual bool IsAnnounced(HostBlockId block) const = 0;
 
   // The block is being loaded and stays as it is until it is unpinned as often.
   virtual void Pin(HostBlockId block) = 0;

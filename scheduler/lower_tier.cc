@@ -85,7 +85,17 @@ void LowerTier::Drop(HostBlockId block) {
 void LowerTier::Forget(Place place) {
   for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) ReportRemoved(worker, place);
   Block& content = blocks_[place];
-  if (aggregator_ != nullptr) options_.digest->Remove(content.key.group, medium(), content.key.hash.Low64());
+  if (aggregator_ != nullptr) {
+    if (content.era == era_) {
+      options_.digest->Remove(content.key.group, medium(), content.key.hash.Low64());
+    } else {
+      BlockRemoved untold;
+      untold.block_hashes = {&content.key.hash, 1};
+      untold.medium = medium();
+      untold.group_idx = content.key.group;
+      aggregator_->Retract(untold);
+    }
+  }
   index_.erase(content.key);
   content.state = State::kEmpty;
   --num_resident_;
@@ -192,13 +202,21 @@ void LowerTier::EndStore(Job* job) {
   }
   block.state = State::kResident;
   queue_.PushBack(job->place);
-  if (aggregator_ != nullptr) options_.digest->Add(block.key.group, medium(), block.key.hash.Low64());
+  Announce(job->place);
   ++num_resident_;
   ++stats_.stored;
 }
 
-void LowerTier::ReportStored(std::uint32_t worker, Place place) {
+// It is, or will be by the next TakeEvents().
+void LowerTier::Announce(Place place) {
   if (aggregator_ == nullptr) return;
+  Block& block = blocks_[place];
+  block.era = era_;
+  options_.digest->Add(block.key.group, medium(), block.key.hash.Low64());
+}
+
+// As it is announced; valid until the tier changes.
+BlockStored LowerTier::StoredOf(Place place) const {
   const Block& block = blocks_[place];
   BlockStored stored;
   stored.block_hashes = {&block.key.hash, 1};
@@ -217,8 +235,13 @@ void LowerTier::ReportStored(std::uint32_t worker, Place place) {
     stored.kv_cache_spec_kind = options_.groups[block.key.group].kind;
     stored.kv_cache_spec_sliding_window = options_.groups[block.key.group].sliding_window;
   }
+  return stored;
+}
+
+void LowerTier::ReportStored(std::uint32_t worker, Place place) {
+  if (aggregator_ == nullptr) return;
   report_.Clear();
-  report_.Add(stored);
+  report_.Add(StoredOf(place));
   [[maybe_unused]] const Status taken = aggregator_->Add(worker, report_);
   assert(taken.has_value());
 }
@@ -245,6 +268,8 @@ const KVEventBatch& LowerTier::TakeEvents() {
 
 void LowerTier::Reset(TierReset policy) {
   assert(num_storing_ == 0);
+  // Whatever stays is announced by events.
+  for (ResumableWalk<Key>& walk : walks_) walk.End();
   if (aggregator_ != nullptr) {
     // AllBlocksCleared has said it, and whatever was not yet published with it.
     report_.Clear();
@@ -258,7 +283,7 @@ void LowerTier::Reset(TierReset policy) {
     case TierReset::kKeep:
       if (aggregator_ == nullptr) return;
       for (const Place block : ParentsFirst()) {
-        options_.digest->Add(blocks_[block].key.group, medium(), blocks_[block].key.hash.Low64());
+        Announce(block);
         for (std::uint32_t worker = 0; worker < options_.num_workers; ++worker) ReportStored(worker, block);
       }
       return;
@@ -306,6 +331,7 @@ void LowerTier::Walk(const std::function<void(const ResidentBlock&)>& visit) con
   if (aggregator_ == nullptr) return;
   for (const Place place : ParentsFirst()) {
     const Block& block = blocks_[place];
+    if (block.era != era_) continue;
     ResidentBlock resident;
     resident.hash = block.key.hash;
     if (!block.parent.empty()) resident.parent = block.parent;
@@ -314,6 +340,52 @@ void LowerTier::Walk(const std::function<void(const ResidentBlock&)>& visit) con
     resident.medium = medium();
     visit(resident);
   }
+}
+
+class LowerTier::WalkedBlocks {
+ public:
+  WalkedBlocks(LowerTier* tier, WalkKind kind, const WalkVisitor& visit) : tier_(*tier), kind_(kind), visit_(visit) {}
+
+  bool Wants(Place place) const {
+    const Block& block = tier_.blocks_[place];
+    return block.state == State::kResident && (block.era == tier_.era_) == (kind_ == WalkKind::kSnapshot);
+  }
+  Key KeyOf(Place place) const { return tier_.blocks_[place].key; }
+  Place Find(const Key& key, Place /*last_seen*/) const { return tier_.Find(key.hash, key.group); }
+  Place ParentOf(Place place) const {
+    const Block& block = tier_.blocks_[place];
+    return block.parent.empty() ? 0 : tier_.Find(block.parent, block.key.group);
+  }
+  void Visit(Place place) {
+    if (kind_ == WalkKind::kRenew) tier_.Announce(place);
+    visit_(tier_.StoredOf(place), 1);
+  }
+
+ private:
+  LowerTier& tier_;
+  const WalkKind kind_;
+  const WalkVisitor& visit_;
+};
+
+const StateDigest& LowerTier::digest() const {
+  static const StateDigest kNothing;
+  return options_.digest == nullptr ? kNothing : *options_.digest;
+}
+
+void LowerTier::BeginEra() {
+  if (aggregator_ == nullptr) return;
+  TakeEvents();
+  events_.Clear();
+  ++era_;
+  options_.digest->ClearMedium(medium());
+}
+
+void LowerTier::BeginWalk(WalkKind kind) {
+  walks_[static_cast<std::size_t>(kind)].Begin(aggregator_ == nullptr ? 0 : options_.num_blocks);
+}
+
+bool LowerTier::WalkSome(WalkKind kind, std::size_t max_blocks, const WalkVisitor& visit) {
+  return walks_[static_cast<std::size_t>(kind)].Some(max_blocks, WalkedBlocks(this, kind, visit));
 }
 
 }  // namespace kvwire::scheduler

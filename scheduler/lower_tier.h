@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,11 +13,12 @@
 #include <vector>
 
 #include "kv_events/aggregate/worker_event_aggregator.h"
+#include "kv_events/announced_state.h"
 #include "kv_events/batch.h"
 #include "kv_events/digest.h"
 #include "kv_events/error.h"
 #include "kv_events/log.h"
-#include "kv_events/state_source.h"
+#include "kv_events/resumable_walk.h"
 #include "scheduler/block_context.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/free_block_queue.h"
@@ -39,11 +41,12 @@ struct LowerTierOptions {
 // Blocks below the device, in host memory (medium "CPU") or on a disk ("DISK"). It takes what the device would evict
 // next, and gives up what was used least recently. A block is found, and announced, from the step on in which the last
 // worker has stored its part; a store that fails for one worker was none. It takes full blocks only: partial ones stay
-// on the device.
+// on the device. What was announced in an earlier era stays, and its removal is no event, until a renewing walk has met
+// it: the workers need not say it again.
 //
 // Threads: the step thread.
 // Bounds: about 200 bytes a block and 8 a worker; with events also twice its tokens. A hash is in at most one block.
-class LowerTier final : public StateSource {
+class LowerTier final : public AnnouncedState {
  public:
   // Errors: kInvalidArgument names the option, its value and what is allowed.
   static Result<std::unique_ptr<LowerTier>> Create(LowerTierOptions options);
@@ -54,6 +57,7 @@ class LowerTier final : public StateSource {
   }
   Tier tier() const noexcept { return options_.tier; }
 
+  bool IsAnnounced(HostBlockId block) const { return aggregator_ != nullptr && blocks_[PlaceOf(block)].era == era_; }
   HostBlockId FindBlock(const BlockHash& hash, std::uint32_t group) const;
   void Pin(HostBlockId block);
   void Unpin(HostBlockId block);
@@ -67,7 +71,14 @@ class LowerTier final : public StateSource {
   const KVEventBatch& TakeEvents();
   void Reset(TierReset policy);
   KVConnectorStats stats() const noexcept;
+
+  // AnnouncedState; the digest is that of the whole stream. An era begins without what is recorded. REQUIRES, of a
+  // walk: the events are taken.
   void Walk(const std::function<void(const ResidentBlock&)>& visit) const override;
+  const StateDigest& digest() const override;
+  void BeginEra() override;
+  void BeginWalk(WalkKind kind) override;
+  bool WalkSome(WalkKind kind, std::size_t max_blocks, const WalkVisitor& visit) override;
 
   // Blocks that a store may take.
   std::size_t num_available() const noexcept { return queue_.size(); }
@@ -91,6 +102,7 @@ class LowerTier final : public StateSource {
   struct Block {
     State state = State::kEmpty;
     std::uint32_t pins = 0;
+    std::uint32_t era = 0;  // of a resident one: the last in which it was announced
     Key key;
     BlockHash parent;  // empty: none
     std::vector<TokenId> token_ids;
@@ -117,6 +129,8 @@ class LowerTier final : public StateSource {
   void Forget(Place place);
   void ReportStored(std::uint32_t worker, Place place);
   void ReportRemoved(std::uint32_t worker, Place place);
+  void Announce(Place place);
+  BlockStored StoredOf(Place place) const;
   std::vector<Place> ParentsFirst() const;
 
   const LowerTierOptions options_;
@@ -127,6 +141,9 @@ class LowerTier final : public StateSource {
   std::map<StoreJobId, Job> jobs_;                           // until every worker has reported
   std::size_t num_storing_ = 0;
   std::size_t num_resident_ = 0;
+  std::uint32_t era_ = 1;
+  class WalkedBlocks;
+  std::array<ResumableWalk<Key>, 2> walks_;  // by kind
   KVEventBatch events_;
   KVConnectorStats stats_;
 

@@ -56,6 +56,12 @@ KVCacheManager::Options CacheOptions(const SchedulerConfig& config) {
   return options;
 }
 
+StatePublisher::Options StreamOptions(const Clock* clock) {
+  StatePublisher::Options options;
+  options.clock = clock;
+  return options;
+}
+
 Result<std::unique_ptr<TieredConnector>> CreateLowerTiers(const SchedulerConfig& config, BlockPool* pool) {
   TieredConnectorOptions options;
   options.num_blocks = {config.host_blocks, config.disk_blocks};
@@ -89,9 +95,9 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerConfig config, Blo
 Scheduler::Scheduler(SchedulerConfig config, BlockHasher hasher, EventPublisher* publisher, const Clock* clock)
     : config_(std::move(config)),
       hasher_(std::move(hasher)),
-      publisher_(publisher),
-      clock_(clock),
-      cache_(CacheOptions(config_)) {}
+      publisher_(publisher == nullptr ? &nobody_ : publisher),
+      cache_(CacheOptions(config_)),
+      stream_(StreamOptions(clock), publisher_, config_.enable_kv_cache_events ? &state_ : nullptr) {}
 
 Scheduler::~Scheduler() = default;
 
@@ -488,20 +494,20 @@ void Scheduler::Shutdown(std::chrono::milliseconds deadline) {
   closed_ = true;
   while (!kept_.empty()) ReleaseKept(kept_.front().first);
   PublishRecorded();
-  if (publisher_ != nullptr) publisher_->Close(deadline);
+  publisher_->Close(deadline);
 }
 
-// False if there was nothing to publish.
+// Also a piece of what is wanted of the state. False if nothing was handed to the publisher.
 bool Scheduler::PublishRecorded() {
   const KVEventBatch* const lower = connector_ == nullptr ? nullptr : &connector_->TakeEvents();
-  if (pool().recorded().empty() && (lower == nullptr || lower->empty())) return false;
-  KVEventBatch batch = cache_.pool().TakeEvents(publisher_->TakeSpare());
+  const bool recorded = !pool().recorded().empty() || (lower != nullptr && !lower->empty());
+  if (!recorded && !stream_.HasStateWork()) return false;
+  KVEventBatch batch;
+  if (recorded) batch = cache_.pool().TakeEvents(stream_.TakeSpare());
   if (lower != nullptr) lower->Visit([&batch](const auto& event) { batch.Add(event); });
-  batch.ts = clock_->WallSeconds();
-  stats_.events += batch.size();
-  ++stats_.batches;
-  if (publisher_->Publish(std::move(batch)) != PublishResult::kAccepted) ++stats_.dropped_batches;
-  return true;
+  const std::uint64_t handed_before = stream_.stats().batches + stream_.stats().chunks;
+  (void)stream_.Publish(std::move(batch));
+  return stream_.stats().batches + stream_.stats().chunks != handed_before;
 }
 
 void Scheduler::FlushOutsideStep() {
@@ -517,6 +523,10 @@ SchedulerStats Scheduler::stats() const noexcept {
   stats.reported = pool_stats.reported;
   stats.removed = pool_stats.removed;
   stats.clears = pool_stats.clears;
+  stats.stream = stream_.stats();
+  stats.batches = stats.stream.batches;
+  stats.events = stats.stream.events;
+  stats.dropped_batches = stats.stream.dropped;
   if (connector_ != nullptr) {
     stats.host = connector_->stats(Tier::kHost);
     stats.disk = connector_->stats(Tier::kDisk);
@@ -525,8 +535,28 @@ SchedulerStats Scheduler::stats() const noexcept {
 }
 
 void Scheduler::State::Walk(const std::function<void(const ResidentBlock&)>& visit) const {
-  scheduler_->pool().Walk(visit);
-  if (scheduler_->connector_ != nullptr) scheduler_->connector_->Walk(visit);
+  scheduler_.pool().Walk(visit);
+  if (scheduler_.connector_ != nullptr) scheduler_.connector_->Walk(visit);
+}
+
+void Scheduler::State::BeginEra() {
+  scheduler_.cache_.pool().BeginEra();
+  if (scheduler_.connector_ != nullptr) scheduler_.connector_->BeginEra();
+}
+
+void Scheduler::State::BeginWalk(WalkKind kind) {
+  in_pool_[static_cast<std::size_t>(kind)] = true;
+  scheduler_.cache_.pool().BeginWalk(kind);
+  if (scheduler_.connector_ != nullptr) scheduler_.connector_->BeginWalk(kind);
+}
+
+bool Scheduler::State::WalkSome(WalkKind kind, std::size_t max_blocks, const WalkVisitor& visit) {
+  bool& in_pool = in_pool_[static_cast<std::size_t>(kind)];
+  if (in_pool) {
+    in_pool = scheduler_.cache_.pool().WalkSome(kind, max_blocks, visit);
+    return in_pool || scheduler_.connector_ != nullptr;
+  }
+  return scheduler_.connector_ != nullptr && scheduler_.connector_->WalkSome(kind, max_blocks, visit);
 }
 
 }  // namespace kvwire::scheduler

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -15,13 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "kv_events/announced_state.h"
 #include "kv_events/clock.h"
 #include "kv_events/config.h"
 #include "kv_events/error.h"
 #include "kv_events/event_publisher.h"
 #include "kv_events/hash/block_hasher.h"
 #include "kv_events/log.h"
-#include "kv_events/state_source.h"
+#include "kv_events/state_publisher.h"
 #include "scheduler/kv_cache_group.h"
 #include "scheduler/kv_cache_manager.h"
 #include "scheduler/kv_connector.h"
@@ -108,13 +110,14 @@ struct SchedulerStats {
   std::uint64_t clears = 0;                 // AllBlocksCleared recorded
   std::uint64_t events = 0;                 // in published batches
   std::uint64_t batches = 0;                // handed to the publisher, the dropped ones included
-  std::uint64_t dropped_batches = 0;        // not accepted by the publisher
+  std::uint64_t dropped_batches = 0;        // of these, not accepted by the publisher
   std::uint64_t failed_loads = 0;           // requests computed again because a block could not be loaded
   std::uint64_t receptions = 0;             // that began, with something to receive
   std::uint64_t failed_receptions = 0;      // of these
   std::uint64_t received_tokens = 0;        // of prompts of admitted requests; neither computed nor found here
   std::uint64_t kept_requests = 0;          // finished requests whose blocks stayed held
   std::uint64_t kept_given_up = 0;          // of these, those whose blocks were needed before they were released
+  StatePublisherStats stream;
   KVConnectorStats host;
   KVConnectorStats disk;
 };
@@ -123,8 +126,9 @@ struct SchedulerStats {
 // of the request that was admitted last (its blocks are given up and it is computed again).
 //
 // A step is Schedule(), the model runner, UpdateFromOutput(); one step at a time ("in flight" in between). The events
-// of a step leave in one batch at the end of UpdateFromOutput. What happens outside a step is published at once; while
-// a step is in flight it waits for the step's batch.
+// of a step leave in one batch at the end of UpdateFromOutput, and behind it a piece of what the publisher wants of the
+// state (StatePublisher). What happens outside a step is published at once; while a step is in flight it waits for the
+// step's batch.
 //
 // Engines can share the work: a request with keep_blocks leaves its prompt's blocks held when it has finished, for
 // somebody to copy; one with num_receivable_tokens gets blocks and waits, not counted as running, until OnReceived says
@@ -193,6 +197,15 @@ class Scheduler {
   // How many tokens of a prompt with these hashes are cached for every group.
   std::uint32_t CachedTokens(std::span<const BlockHash> hashes) const { return cache_.CachedTokens(hashes); }
 
+  // Does the next piece of what the publisher wants of the state, as each step does by itself: to be called when
+  // HasStateWork() and no step is due. Nothing while a step is in flight.
+  void DoStateWork() { FlushOutsideStep(); }
+  bool HasStateWork() const noexcept { return stream_.HasStateWork(); }
+  // The queue has no room for it, or a back-off is not over: a moment later.
+  bool StateWorkWaits() const noexcept { return stream_.StateWorkWaits(); }
+  // Between a loss and the end of the walk that heals it: blocks may be resident and not announced.
+  bool is_healing() const noexcept { return stream_.silent() || stream_.renewing(); }
+
   // Publishes what is still recorded and closes the publisher. Idempotent.
   void Shutdown(std::chrono::milliseconds deadline = std::chrono::milliseconds(2000));
 
@@ -217,8 +230,8 @@ class Scheduler {
   const BlockPool& pool() const noexcept { return cache_.pool(); }
   // The lower tiers, or null.
   const KVConnector* connector() const noexcept { return connector_.get(); }
-  // What was announced, over all tiers.
-  const StateSource& state() const noexcept { return state_; }
+  // What was announced in the present era of the stream, over all tiers.
+  const AnnouncedState& state() const noexcept { return state_; }
   const StateDigest& digest() const noexcept { return pool().digest(); }
   const SchedulerConfig& config() const noexcept { return config_; }  // its groups are never empty
   const BlockHasher& hasher() const noexcept { return hasher_; }
@@ -241,13 +254,19 @@ class Scheduler {
     std::uint32_t budget = 0;
   };
 
-  class State final : public StateSource {
+  // The pool, then the lower tiers.
+  class State final : public AnnouncedState {
    public:
-    explicit State(const Scheduler* scheduler) : scheduler_(scheduler) {}
+    explicit State(Scheduler* scheduler) : scheduler_(*scheduler) {}
     void Walk(const std::function<void(const ResidentBlock&)>& visit) const override;
+    const StateDigest& digest() const override { return scheduler_.digest(); }
+    void BeginEra() override;
+    void BeginWalk(WalkKind kind) override;
+    bool WalkSome(WalkKind kind, std::size_t max_blocks, const WalkVisitor& visit) override;
 
    private:
-    const Scheduler* const scheduler_;
+    Scheduler& scheduler_;
+    std::array<bool, 2> in_pool_{};  // by kind: the walk has not left it
   };
 
   Scheduler(SchedulerConfig config, BlockHasher hasher, EventPublisher* publisher, const Clock* clock);
@@ -284,11 +303,12 @@ class Scheduler {
 
   const SchedulerConfig config_;
   BlockHasher hasher_;
+  NullEventPublisher nobody_;  // stands in when there is no publisher
   EventPublisher* const publisher_;
-  const Clock* const clock_;
   KVCacheManager cache_;
   std::unique_ptr<KVConnector> connector_;
-  const State state_{this};
+  State state_{this};
+  StatePublisher stream_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::deque<Request*> waiting_;
   std::vector<Request*> running_;                     // in order of admission

@@ -79,6 +79,21 @@ void TieredConnector::Walk(const std::function<void(const ResidentBlock&)>& visi
   for (const auto& tier : tiers_) tier->Walk(visit);
 }
 
+void TieredConnector::BeginEra() {
+  for (const auto& tier : tiers_) tier->BeginEra();
+}
+
+void TieredConnector::BeginWalk(WalkKind kind) {
+  walked_tiers_[static_cast<std::size_t>(kind)] = 0;
+  for (const auto& tier : tiers_) tier->BeginWalk(kind);
+}
+
+bool TieredConnector::WalkSome(WalkKind kind, std::size_t max_blocks, const WalkVisitor& visit) {
+  std::size_t& walked = walked_tiers_[static_cast<std::size_t>(kind)];
+  if (walked < tiers_.size() && !tiers_[walked]->WalkSome(kind, max_blocks, visit)) ++walked;
+  return walked < tiers_.size();
+}
+
 const LowerTier* TieredConnector::tier(Tier tier) const noexcept {
   for (const auto& one : tiers_) {
     if (one->tier() == tier) return one.get();

@@ -40,6 +40,7 @@ class TieredConnector final : public KVConnector {
 
   HostBlockId FindBlock(const BlockHash& hash, std::uint32_t group) const override;
   Tier TierOf(HostBlockId block) const override { return At(block).tier(); }
+  bool IsAnnounced(HostBlockId block) const override { return At(block).IsAnnounced(block); }
   void Pin(HostBlockId block) override { At(block).Pin(block); }
   void Unpin(HostBlockId block) override { At(block).Unpin(block); }
   void Drop(HostBlockId block) override { At(block).Drop(block); }
@@ -51,6 +52,10 @@ class TieredConnector final : public KVConnector {
   void Reset(TierReset policy) override;
   KVConnectorStats stats(Tier tier) const noexcept override;
   void Walk(const std::function<void(const ResidentBlock&)>& visit) const override;
+  const StateDigest& digest() const override { return tiers_.front()->digest(); }
+  void BeginEra() override;
+  void BeginWalk(WalkKind kind) override;
+  bool WalkSome(WalkKind kind, std::size_t max_blocks, const WalkVisitor& visit) override;
 
   // Null if there is none.
   const LowerTier* tier(Tier tier) const noexcept;
@@ -64,6 +69,7 @@ class TieredConnector final : public KVConnector {
   const std::uint32_t lookahead_;
   const std::vector<std::unique_ptr<LowerTier>> tiers_;  // one or two
   StoreJobId next_job_ = 1;
+  std::array<std::size_t, 2> walked_tiers_{};  // by kind: those whose walk is over
   KVEventBatch events_;
   std::vector<BlockId> victims_;  // reused between calls
 };

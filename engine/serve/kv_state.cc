@@ -23,7 +23,7 @@ BlockLookup LookUpBlock(const scheduler::Scheduler& scheduler, const BlockHash& 
   const scheduler::HostBlockId found = lower == nullptr ? scheduler::kNoHostBlock : lower->FindBlock(hash, group);
   if (found == scheduler::kNoHostBlock) return block;
   block.lower_medium = scheduler::TraitsOf(lower->TierOf(found)).medium;
-  block.announced = block.announced || scheduler.events_effective();
+  block.announced = block.announced || lower->IsAnnounced(found);
   return block;
 }
 

@@ -54,6 +54,9 @@ Status RankLife::Prepare(const std::optional<PublisherSuccession>& succession) {
   publisher_options.context = around_.context;
   publisher_options.log = config.log;
   publisher_options.succession = succession;
+  publisher_options.on_state_wanted = [this] {
+    if (EngineThread* const thread = nudged_.load(std::memory_order_acquire)) thread->Nudge();
+  };
   publisher_options.decorate_publish = [faults = faults_](FrameLink* socket) {
     return std::make_unique<FaultLink>(socket, &faults->plan(FaultPlace::kLink), &faults->counters,
                                        &SystemClock::Get());
@@ -98,6 +101,9 @@ void RankLife::Start(SleepState state) {
   engine_->set_asleep(state == SleepState::kAsleep);
   asleep_.store(state == SleepState::kAsleep, std::memory_order_release);
   thread_ = std::make_unique<EngineThread>(std::move(core_), options);
+  nudged_.store(thread_.get(), std::memory_order_release);
+  // What was wanted in between.
+  thread_->Nudge();
 }
 
 tl::expected<std::shared_ptr<OutputStream>, SubmitResult> RankLife::Submit(scheduler::NewRequest request,

@@ -136,6 +136,7 @@ class RankLife final : public EngineListener {
   std::unique_ptr<EngineCore> core_;   // until Start
   SimulatedRunner* memory_ = nullptr;  // the step thread's; owned by the core
   std::unique_ptr<EngineThread> thread_;
+  std::atomic<EngineThread*> nudged_{nullptr};  // whom the publisher tells what it wants; null until Start
   std::atomic<bool> asleep_{false};
 
   // The step thread's.

@@ -130,6 +130,7 @@ class WorkerEventAggregator::Impl {
 
   Status Add(std::uint32_t worker, const KVEventBatch& report);
   KVEventBatch Take(KVEventBatch batch);
+  void Retract(const BlockRemoved& blocks);
   Status LoseWorker(std::uint32_t worker);
   WorkerEventStats stats() const noexcept;
 
@@ -303,6 +304,16 @@ void WorkerEventAggregator::Impl::Clear(std::uint32_t worker) {
   clear_due_ = true;
   for (BlockId id = 0; id < table_.end(); ++id) {
     if (!table_.Exists(id) || table_.block(id).announced == nullptr) continue;
+    Unannounce(&table_.block(id));
+    Settle(id);
+  }
+}
+
+void WorkerEventAggregator::Impl::Retract(const BlockRemoved& blocks) {
+  const std::uint32_t shelf = ShelfOf(blocks.group_idx, blocks.medium);
+  for (const BlockHash& hash : blocks.block_hashes) {
+    const BlockId id = table_.Find(shelf, hash);
+    if (id == kNoId || table_.block(id).announced == nullptr) continue;
     Unannounce(&table_.block(id));
     Settle(id);
   }
@@ -550,6 +561,8 @@ Status WorkerEventAggregator::Add(std::uint32_t worker, const KVEventBatch& repo
 }
 
 KVEventBatch WorkerEventAggregator::Take(KVEventBatch spare) { return impl_->Take(std::move(spare)); }
+
+void WorkerEventAggregator::Retract(const BlockRemoved& blocks) { impl_->Retract(blocks); }
 
 Status WorkerEventAggregator::LoseWorker(std::uint32_t worker) { return impl_->LoseWorker(worker); }
 

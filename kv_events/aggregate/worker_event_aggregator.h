@@ -119,6 +119,10 @@ class WorkerEventAggregator {
   // The events due now, in the memory of `spare`; time and rank are not set. Empty when nothing changed.
   KVEventBatch Take(KVEventBatch spare = {});
 
+  // The stream has taken these blocks back without a BlockRemoved, as the AllBlocksCleared of another owner does: what
+  // was announced of them counts no longer. One that is complete is announced by the next Take().
+  void Retract(const BlockRemoved& blocks);
+
   // The worker died: nothing that it reported counts any longer. When it reports again it starts empty.
   Status LoseWorker(std::uint32_t worker);
 

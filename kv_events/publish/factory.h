@@ -37,6 +37,9 @@ struct PublisherOptions {
   PublishRunner* runner = nullptr;
   std::shared_ptr<ZmqContext> context;  // null: the process-wide one
   std::optional<PublisherSuccession> succession;
+  // state_wants() has changed: the step thread is to look, also when it has no step to do. Called by the publishing
+  // thread; must not block. May be empty.
+  std::function<void()> on_state_wanted;
 
   // For publishers that misbehave on purpose. Each may be empty.
   // Makes a link that stands before the publishing socket, which outlives it. Called once; the result is used and

@@ -128,6 +128,14 @@ EventStreamStats EventStream::stats() const noexcept {
   return stats;
 }
 
+StreamStatus EventStream::status() const noexcept {
+  if (recovering()) return {StreamState::kRecovering, "a replay is under way"};
+  if (Away()) return {StreamState::kSuspect, "the connection to the publisher ended"};
+  if (!tracker_.started()) return {StreamState::kConnecting, "nothing received yet"};
+  if (stats_.gaps > 0) return {StreamState::kUnsynchronised, "messages are missing"};
+  return {StreamState::kSynchronised, "every number was applied"};
+}
+
 // Whether a connection ended since the last look.
 bool EventStream::LookAtPeers() {
   const PeerCounts before = std::exchange(peers_, live_->peers());

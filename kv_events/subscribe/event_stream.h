@@ -14,6 +14,7 @@
 #include "kv_events/subscribe/replay_client.h"
 #include "kv_events/subscribe/sequence_tracker.h"
 #include "kv_events/subscribe/stream_sink.h"
+#include "kv_events/subscribe/stream_state.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/wire/decoder.h"
 
@@ -96,6 +97,9 @@ class EventStream {
   // Whether somebody was ever there to be asked; needs replay links that watch their peers, or an answer.
   bool replay_reached() const noexcept { return replay_ && replay_->reached(); }
   EventStreamStats stats() const noexcept;
+  StreamStatus status() const noexcept;
+  // The number to apply next.
+  SequenceNumber next() const noexcept { return tracker_.next(); }
 
  private:
   // Whose a held message can be.

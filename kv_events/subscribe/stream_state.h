@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace kvwire {
+
+// How far what was received of a stream can be believed.
+enum class StreamState : std::uint8_t {
+  kConnecting,      // nobody is connected, or nothing is known yet
+  kUnsynchronised,  // what is held may be incomplete: there is no baseline, or something is missing
+  kRecovering,      // a replay or a snapshot is under way
+  kSynchronised,    // what is held is what the publisher said up to the last number
+  kSuspect,         // it was, and something speaks against it: a lost connection, silence, an unreadable event
+};
+inline constexpr std::size_t kNumStreamStates = 5;
+
+constexpr std::string_view ToString(StreamState state) noexcept {
+  constexpr std::array<std::string_view, kNumStreamStates> kNames = {"connecting", "unsynchronised", "recovering",
+                                                                     "synchronised", "suspect"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+// The state and, in a few words, why; the text lives for ever.
+struct StreamStatus {
+  StreamState state = StreamState::kConnecting;
+  std::string_view reason = "not connected yet";
+
+  friend bool operator==(const StreamStatus&, const StreamStatus&) = default;
+};
+
+}  // namespace kvwire
