@@ -36,6 +36,23 @@ struct PublisherStats {
   std::uint64_t replay_messages = 0;   // data messages handed to the transport
   std::uint64_t replay_buffered = 0;   // batches in the replay buffer
   std::uint64_t replay_buffered_bytes = 0;
+  std::optional<std::uint64_t> replay_oldest;  // numbers in the replay buffer, heartbeats included
+  std::optional<std::uint64_t> replay_newest;
+  std::uint64_t replay_clients = 0;          // being answered, whatever they asked for
+  std::optional<std::uint64_t> last_number;  // of the last batch handed to Publish()
+  std::uint64_t encode_nanos = 0;            // spent in encoding,
+  std::uint64_t send_nanos = 0;              // and in handing over to the transport
+  std::uint64_t heartbeats = 0;              // numbers taken by heartbeats; no batch that was submitted
+  std::uint64_t resyncs_wanted = 0;          // StateWants.resyncs
+  std::uint64_t chunks = 0;                  // of snapshot walks, taken from the queue; no batches that were submitted
+  std::uint64_t chunks_dropped = 0;          // refused (full, closed), or could not be encoded
+  std::uint64_t chunks_queued = 0;           // their bytes are among queued_bytes
+  std::uint64_t hello_requests = 0;
+  std::uint64_t digest_requests = 0;
+  std::uint64_t snapshot_requests = 0;  // by name, or replay requests that are answered with the state
+  std::uint64_t snapshots_sent = 0;     // of these, answered with the whole state
+  std::uint64_t snapshots_failed = 0;   // of these, answered with an end mark only: no state came, or not all of it
+  std::uint64_t snapshot_bytes = 0;     // payload of chunks that wait for clients
 
   friend bool operator==(const PublisherStats&, const PublisherStats&) = default;
 };
