@@ -41,6 +41,7 @@ PublisherAgent::Options AgentOptions(const AgentSettings& settings) {
       encoder.Encode(batch, out);
     };
   }
+  if (settings.adjust) settings.adjust(&options);
   return options;
 }
 
@@ -127,6 +128,22 @@ SendResult SendFrames(FrameLink* link, const std::vector<std::vector<std::uint8_
 SendResult Ask(FrameLink* link, SequenceNumber start) {
   const SequenceFrame number = EncodeSequence(start);
   return SendFrames(link, {{}, {number.begin(), number.end()}});
+}
+
+SendResult Ask(FrameLink* link, const ExtensionRequest& request) {
+  return SendFrames(link, {{}, EncodeExtensionRequest(request)});
+}
+
+std::optional<Told> ReceiveTold(FrameLink* link) {
+  const std::optional<InFrames> frames = link->TryReceive();
+  if (!frames) return std::nullopt;
+  const std::vector<FrameView> views = Views(*frames);
+  if (const std::optional<ExtensionMessage> message = ParseExtensionMessage(views)) {
+    return Told{std::string(message->name), message->number, {message->payload.begin(), message->payload.end()}, false};
+  }
+  const std::optional<ReplayMessage> replayed = ParseReplayMessage(views);
+  if (!replayed) return std::nullopt;
+  return Told{{}, replayed->sequence, {replayed->payload.begin(), replayed->payload.end()}, replayed->end};
 }
 
 bool Eventually(const std::function<bool()>& condition) {

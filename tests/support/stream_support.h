@@ -17,6 +17,7 @@
 #include "kv_events/publish/publisher_agent.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/transport/zmq_link.h"
+#include "kv_events/wire/extensions.h"
 #include "kv_events/wire/frames.h"
 #include "tests/support/memory_link.h"
 
@@ -48,6 +49,16 @@ std::optional<Replayed> ReceiveReplayed(FrameLink* link);
 // Sends a request as a DEALER does: these frames.
 SendResult SendFrames(FrameLink* link, const std::vector<std::vector<std::uint8_t>>& frames);
 SendResult Ask(FrameLink* link, SequenceNumber start);
+
+// A message of an answer beyond replay; with an empty name and `end` the end mark.
+struct Told {
+  std::string name;
+  SequenceNumber number = 0;
+  std::vector<std::uint8_t> payload;
+  bool end = false;
+};
+std::optional<Told> ReceiveTold(FrameLink* link);
+SendResult Ask(FrameLink* link, const ExtensionRequest& request);
 
 // Repeats until the condition holds; false when it did not within five seconds.
 bool Eventually(const std::function<bool()>& condition);
@@ -98,6 +109,7 @@ struct AgentSettings {
   SequenceNumber first_number = 0;
   PublisherAgent::EncodeFunction encode;  // empty: BatchEncoder
   LogSink log;
+  std::function<void(PublisherAgent::Options*)> adjust;  // the rest; may be empty
 };
 
 class DrivenPublisher {
@@ -105,6 +117,7 @@ class DrivenPublisher {
   DrivenPublisher(const AgentSettings& settings, FrameLink* publish, FrameLink* replay);
 
   PublishResult Publish(KVEventBatch batch);
+  PublishResult PublishChunk(StateChunk chunk) { return queue.PushChunk(&chunk); }
   void PublishMany(std::size_t batches);
   // DoWork until there is nothing to do.
   void Drain();
