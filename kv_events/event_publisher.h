@@ -77,7 +77,8 @@ struct StateWants {
   friend bool operator==(const StateWants&, const StateWants&) = default;
 };
 
-// A piece of a snapshot walk. Consumers apply it before the batch whose number is drawn next.
+// A piece of a snapshot walk. Consumers apply it before the batch whose number is drawn next. Of the batches before the
+// first one they see nothing, so no batch is published between the beginning of a walk and its first chunk.
 struct StateChunk {
   KVEventBatch blocks;     // BlockStored only; a block is as often in it as it is announced
   std::uint64_t walk = 0;  // its number
@@ -105,7 +106,8 @@ class EventPublisher {
   // An empty batch whose memory was used before, if there is one; else a new one.
   virtual KVEventBatch TakeSpare() noexcept { return {}; }
 
-  // A piece of a walk that state_wants() asked for, in order with the batches; it takes no number.
+  // A piece of a walk that state_wants() asked for, in order with the batches; it takes no number. Left as it is when
+  // it is refused. A batch's digest, if there is one in the last chunk, is told as that of the whole snapshot.
   [[nodiscard]] virtual PublishResult PublishChunk(StateChunk&& /*chunk*/) noexcept {
     return PublishResult::kDroppedClosed;
   }

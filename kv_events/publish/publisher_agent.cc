@@ -210,8 +210,8 @@ std::size_t PublisherAgent::SendHeartbeat() {
   heartbeats_.Sent(heartbeat, now_);
   if (Send(*number, payload) == SendResult::kSent) bytes_sent_.Add(payload->size());
   if (answers_) {
-    buffer_.AppendHeartbeat(*number, heartbeat, answers_->last_digest());
     answers_->NoteHeartbeat(*number);
+    buffer_.AppendHeartbeat(*number, heartbeat, answers_->last_digest());
   }
   NoteBuffer();
   return 1;

@@ -156,9 +156,10 @@ bool SnapshotWalks::TakeChunk(QueuedBatch* chunk, SequenceNumber next, const Sha
   Walk* walk = Begin(chunk->walk);
   bool good = true;
   if (walk != nullptr) {
-    if (chunk->number != next) NoteLoss();
+    const bool whole = chunk->number == next;
+    if (!whole) NoteLoss();
     good = !Wanted(*walk, SnapshotShape::kChunks) || Encode(walk, *chunk);
-    if (good && chunk->last) Finish(walk, *chunk, digest);
+    if (good && chunk->last) Finish(walk, *chunk, whole ? digest : nullptr);
     if (good && walk->merger) Merge(walk, chunk);
     if (!good) Fail(walk);
   }

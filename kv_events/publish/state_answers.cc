@@ -27,6 +27,14 @@ void StateAnswers::NoteBatch(SequenceNumber number, KVEventBatch&& batch, const 
   walks_.NoteBatch(std::move(batch));
 }
 
+void StateAnswers::NoteHeartbeat(SequenceNumber number) {
+  if (number != next_) {
+    walks_.NoteLoss();
+    digest_ = nullptr;
+  }
+  next_ = number + 1;
+}
+
 StateAnswers::Message StateAnswers::AnswerHello() const {
   Hello hello = options_.hello;
   hello.next = next_;

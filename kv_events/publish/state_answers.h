@@ -42,7 +42,8 @@ class StateAnswers {
   // The batch of this number is next in the stream, whether it was sent or not. Takes what it needs of the batch.
   // `digest` is what DigestOf said.
   void NoteBatch(SequenceNumber number, KVEventBatch&& batch, const SharedBytes& digest);
-  void NoteHeartbeat(SequenceNumber number) { next_ = number + 1; }
+  // A heartbeat is; what the stream holds is as before, if no number is missing.
+  void NoteHeartbeat(SequenceNumber number);
   const SharedBytes& last_digest() const noexcept { return digest_; }
   // The number after the last one.
   SequenceNumber next() const noexcept { return next_; }

@@ -8,6 +8,10 @@ import pathlib
 import struct
 
 HERE = pathlib.Path(__file__).resolve().parent
+# The hello of docs/protocol.md; its digest are the last 17 bytes.
+HELLO = bytes.fromhex("89a565706f6368cf0123456789abcdefb2646174615f706172616c6c656c5f72616e6b01a5666972737400a46e657874cd012ca66f6c64"
+                      "65737407b56865617274626561745f696e74657276616c5f6d73cd03e8a9736e617073686f7473c3a872656d6f76616c73a56578616374"
+                      "a6646967657374919400a347505502cfb1c2d3e4f5061728")
 GOLDEN = HERE.parent / "golden"
 
 
@@ -76,7 +80,10 @@ def replay_request():
         "seventeen_bytes": [b"", bytes(17)], "no_delimiter": [number], "no_delimiter_no_bytes": [b""],
         "delimiter_not_empty": [b"x", b"\x00"], "four_frames": [b"", b"\x00", b"\x00"], "many_frames": [b""] * 16,
         "long_frame": [b"", b"\xaa" * 200],
+        "digest": [b"", b"KVW1digest" + number], "digest_short": [b"", b"KVW1digest"], "snapshot": [b"", b"KVW1snapshot"],
+        "unknown_name": [b"", b"KVW1something"],
         # Answers, which no client should send.
+        "hello_answer": [b"", b"KVW1hello", number, HELLO], "digest_answer": [b"", b"KVW1digest", number, HELLO[-17:]],
         "answer": [b"", b"test", number, b"\x93\x01\x90\x00"], "legacy_answer": [b"", number, b"\x93\x01\x90\x00"],
         "end": [b"", b"", b"\xff" * 8, b""], "live": [b"test", number, b"\x93\x01\x90\x00"],
     }

@@ -90,6 +90,22 @@ std::vector<std::uint64_t> StoredHashes(std::span<const std::uint8_t> payload) {
   return hashes;
 }
 
+void ApplyEvents(std::span<const std::uint8_t> payload, std::set<std::uint64_t>* held) {
+  const auto decoded = DecodeBatch(payload);
+  if (!decoded) throw std::runtime_error(decoded.error().message);
+  if (decoded->rejected_total > 0) throw std::runtime_error(decoded->rejected[0].error.message);
+  for (std::size_t i = 0; i < decoded->batch.size(); ++i) {
+    const KVEventBatch::Event event = decoded->batch.at(i);
+    if (const auto* stored = std::get_if<BlockStored>(&event)) {
+      for (const BlockHash& hash : stored->block_hashes) held->insert(hash.Low64());
+    } else if (const auto* removed = std::get_if<BlockRemoved>(&event)) {
+      for (const BlockHash& hash : removed->block_hashes) held->erase(hash.Low64());
+    } else {
+      held->clear();
+    }
+  }
+}
+
 std::optional<std::int64_t> RankOf(std::span<const std::uint8_t> payload) {
   const auto decoded = DecodeBatch(payload);
   return decoded ? decoded->batch.data_parallel_rank : std::nullopt;

@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,8 @@ namespace kvwire::test {
 KVEventBatch StoreBatch(std::size_t events, std::uint64_t base = 0);
 // The hashes that a payload stores, in order.
 std::vector<std::uint64_t> StoredHashes(std::span<const std::uint8_t> payload);
+// Changes a set of hashes as a payload says; throws if it cannot be read.
+void ApplyEvents(std::span<const std::uint8_t> payload, std::set<std::uint64_t>* held);
 // The rank that a payload carries.
 std::optional<std::int64_t> RankOf(std::span<const std::uint8_t> payload);
 

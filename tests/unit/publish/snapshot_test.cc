@@ -12,8 +12,8 @@
 #include "kv_events/publish/publisher_agent.h"
 #include "kv_events/wire/decoder.h"
 #include "kv_events/wire/extensions.h"
-#include "state_producer.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/state_producer.h"
 #include "tests/support/stream_support.h"
 
 namespace kvwire::test {
@@ -24,23 +24,6 @@ using std::chrono::seconds;
 using Adjust = std::function<void(PublisherAgent::Options*)>;
 
 constexpr std::size_t kAhead = SnapshotWalks::kChunksAhead;
-
-// Plays consumers: a set of hashes that batches change.
-void Apply(std::span<const std::uint8_t> payload, std::set<std::uint64_t>* held) {
-  const auto decoded = DecodeBatch(payload);
-  REQUIRE(decoded);
-  REQUIRE(decoded->rejected_total == 0);
-  for (std::size_t i = 0; i < decoded->batch.size(); ++i) {
-    const KVEventBatch::Event event = decoded->batch.at(i);
-    if (const auto* stored = std::get_if<BlockStored>(&event)) {
-      for (const BlockHash& hash : stored->block_hashes) held->insert(hash.Low64());
-    } else if (const auto* removed = std::get_if<BlockRemoved>(&event)) {
-      for (const BlockHash& hash : removed->block_hashes) held->erase(hash.Low64());
-    } else {
-      held->clear();
-    }
-  }
-}
 
 struct Bench {
   explicit Bench(const Adjust& adjust = {}, const AgentSettings& base = {})
@@ -108,7 +91,7 @@ bool EndsOnly(const std::vector<Told>& told) { return told.size() == 1 && told[0
 std::set<std::uint64_t> Union(const std::vector<Told>& told) {
   std::set<std::uint64_t> held;
   for (const Told& message : told) {
-    if (message.name == kChunkName) Apply(message.payload, &held);
+    if (message.name == kChunkName) ApplyEvents(message.payload, &held);
   }
   return held;
 }
@@ -186,6 +169,30 @@ TEST_CASE("C9: a digest is told of every number in the buffer, heartbeats too, a
   CHECK(bare.Request(other.get(), {ExtensionKind::kDigest, 0}).size() == 2);
 }
 
+TEST_CASE("A2: after a burnt number nobody knows the digest until the next batch tells it") {
+  AgentSettings settings;
+  settings.max_batches = 1;
+  Bench bench(
+      [](PublisherAgent::Options* options) {
+        options->overflow = Overflow::kDrop;
+        options->heartbeat_interval_ms = 1000;
+      },
+      settings);
+  StateProducer pool(16);
+  static_cast<void>(bench.publisher.Publish(pool.Step()));
+  static_cast<void>(bench.publisher.Publish(pool.Step()));  // burns 1
+  bench.publisher.Drain();
+  bench.Pass(seconds(1));  // number 2
+  const auto dealer = bench.rig.Dealer("d");
+  CHECK(bench.Request(dealer.get(), {ExtensionKind::kDigest, 0}).size() == 2);
+  CHECK(EndsOnly(bench.Request(dealer.get(), {ExtensionKind::kDigest, 1})));
+  CHECK(EndsOnly(bench.Request(dealer.get(), {ExtensionKind::kDigest, 2})));
+  CHECK_FALSE(DecodeHello(bench.Request(dealer.get(), {ExtensionKind::kHello, 0})[0].payload)->digest);
+  bench.Publish(pool.Step());
+  const std::vector<Told> told = bench.Request(dealer.get(), {ExtensionKind::kDigest, 3});
+  CHECK(DecodeDigest(told.at(0).payload).value() == pool.digest().entries());
+}
+
 TEST_CASE("C4: a name that nobody knows, or with a wrong argument, gets the end mark at once") {
   Bench bench;
   bench.Publish(StoreBatch(1));
@@ -232,10 +239,11 @@ TEST_CASE("C9: a snapshot and the live batches give the pool exactly, at every b
     auto message = told.begin();
     for (const Live& live : bench.publisher.ReadLive(subscriber.get(), 0)) {
       if (live.number < told[0].number) continue;
-      for (; message->name == kChunkName && message->number <= live.number; ++message) Apply(message->payload, &held);
-      Apply(live.payload, &held);
+      for (; message->name == kChunkName && message->number <= live.number; ++message)
+        ApplyEvents(message->payload, &held);
+      ApplyEvents(live.payload, &held);
     }
-    for (; message->name == kChunkName; ++message) Apply(message->payload, &held);
+    for (; message->name == kChunkName; ++message) ApplyEvents(message->payload, &held);
     CHECK(held == truth.at(end.number));
     CHECK(held == pool.hashes());
     CHECK(bench.stats().snapshots_sent == 1);
@@ -498,7 +506,7 @@ std::set<std::uint64_t> WholeState(const std::vector<Replayed>& messages, Sequen
     for (std::size_t block = 0; block < stored->block_hashes.size(); ++block) {
       const std::uint64_t hash = stored->block_hashes[block].Low64();
       CHECK(stored->token_ids[4 * block] == hash % 100000);
-      CHECK((stored->medium == kMediumCpu) == (hash % 5 == 0));
+      CHECK(stored->medium == StateProducer::MediumOf(hash));
       if (parent) CHECK(held.contains(parent->Low64()));
       CHECK(held.insert(hash).second);
       parent = stored->block_hashes[block];

@@ -7,7 +7,7 @@
 #include <optional>
 #include <random>
 #include <set>
-#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +24,9 @@ class StateProducer {
   explicit StateProducer(std::uint64_t seed) : random_(seed) {}
 
   std::size_t max_blocks = 40;  // above which some go
+
+  // Where it keeps a block.
+  static std::string_view MediumOf(std::uint64_t hash) { return hash % 5 == 0 ? kMediumCpu : kMediumGpu; }
 
   // Some stores and removals, with the digest after them.
   KVEventBatch Step() {
@@ -105,7 +108,7 @@ class StateProducer {
     if (block.parent) stored.parent_block_hash = BlockHash::FromUint64(*block.parent);
     stored.token_ids = tokens;
     stored.block_size = 4;
-    stored.medium = hash % 5 == 0 ? kMediumCpu : kMediumGpu;
+    stored.medium = MediumOf(hash);
     stored.group_idx = 0;
     batch->Add(stored);
   }
@@ -120,7 +123,7 @@ class StateProducer {
     const std::uint64_t hash = ++last_hash_;
     AddStored(hash, block, batch);
     blocks_.emplace(hash, block);
-    digest_.Add(0, hash % 5 == 0 ? kMediumCpu : kMediumGpu, hash);
+    digest_.Add(0, MediumOf(hash), hash);
   }
 
   void RemoveLeaf(KVEventBatch* batch) {
@@ -132,10 +135,10 @@ class StateProducer {
     const BlockHash id = BlockHash::FromUint64(hash);
     BlockRemoved removed;
     removed.block_hashes = {&id, 1};
-    removed.medium = hash % 5 == 0 ? kMediumCpu : kMediumGpu;
+    removed.medium = MediumOf(hash);
     removed.group_idx = 0;
     batch->Add(removed);
-    digest_.Remove(0, hash % 5 == 0 ? kMediumCpu : kMediumGpu, hash);
+    digest_.Remove(0, MediumOf(hash), hash);
   }
 
   std::mt19937_64 random_;
