@@ -42,11 +42,12 @@ constexpr Choice<ReplayLayout> kReplayLayouts[] = {{"topic", ReplayLayout::kTopi
 constexpr Choice<SocketMode> kModes[] = {
     {"auto", SocketMode::kAuto}, {"bind", SocketMode::kBind}, {"connect", SocketMode::kConnect}};
 constexpr Choice<Removals> kRemovals[] = {{"exact", Removals::kExact}, {"per_copy", Removals::kPerCopy}};
-constexpr Choice<Overflow> kOverflows[] = {{"drop", Overflow::kDrop}};
+constexpr Choice<Overflow> kOverflows[] = {{"resync", Overflow::kResync}, {"drop", Overflow::kDrop}};
+constexpr Choice<SnapshotForm> kSnapshots[] = {
+    {"kvwire", SnapshotForm::kKvwire}, {"xllm", SnapshotForm::kXllm}, {"off", SnapshotForm::kOff}};
 
 // Reserved for later versions: refused as such, not as misspelt.
-constexpr std::string_view kLaterKeys[] = {"token_ids", "heartbeat_interval_ms", "restart_guard_s", "snapshot",
-                                           "curve"};
+constexpr std::string_view kLaterKeys[] = {"token_ids", "curve"};
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
@@ -277,19 +278,15 @@ class ObjectReader {
 
   template <class Int>
   void Whole(std::string_view key, std::int64_t min, std::int64_t max, Int* value) {
-    const Json* const found = Find(key);
-    if (found == nullptr) return;
-    const bool in_range = found->is_number_unsigned()
-                              ? found->get<std::uint64_t>() <= static_cast<std::uint64_t>(max) &&
-                                    static_cast<std::int64_t>(found->get<std::uint64_t>()) >= min
-                              : found->is_number_integer() && found->get<std::int64_t>() >= min;
-    // A text that would be a number without its quotes.
-    const bool quoted = found->is_string() && IsNumber(found->get<std::string>());
-    if (!in_range) {
-      return Refuse(key, fmt::format("a whole number from {} to {}{}", min, max, quoted ? ", without quotes" : ""),
-                    *found);
-    }
-    *value = static_cast<Int>(found->get<std::int64_t>());
+    ReadWhole(key, min, max, "", value);
+  }
+
+  // 0 stands for "none" beside the range.
+  template <class Int>
+  void WholeOrZero(std::string_view key, std::int64_t min, std::int64_t max, Int* value) {
+    const auto found = object_.find(key);
+    if (found != object_.end() && found->is_number_integer() && *found == 0) min = 0;
+    ReadWhole(key, min, max, "0 or ", value);
   }
 
   template <class Text>
@@ -355,6 +352,24 @@ class ObjectReader {
     return found == object_.end() ? nullptr : &*found;
   }
 
+  template <class Int>
+  void ReadWhole(std::string_view key, std::int64_t min, std::int64_t max, std::string_view besides, Int* value) {
+    const Json* const found = Find(key);
+    if (found == nullptr) return;
+    const bool in_range = found->is_number_unsigned()
+                              ? found->get<std::uint64_t>() <= static_cast<std::uint64_t>(max) &&
+                                    static_cast<std::int64_t>(found->get<std::uint64_t>()) >= min
+                              : found->is_number_integer() && found->get<std::int64_t>() >= min;
+    // A text that would be a number without its quotes.
+    const bool quoted = found->is_string() && IsNumber(found->get<std::string>());
+    if (!in_range) {
+      return Refuse(
+          key, fmt::format("{}a whole number from {} to {}{}", besides, min, max, quoted ? ", without quotes" : ""),
+          *found);
+    }
+    *value = static_cast<Int>(found->get<std::int64_t>());
+  }
+
   void Refuse(std::string_view key, std::string_view allowed, const Json& value) {
     Fail(Invalid(fmt::format("{}{}: Input should be {}, found {}", prefix_, key, allowed, Shown(value))).value());
   }
@@ -412,11 +427,6 @@ Status ReadExtensions(const Json& object, KVEventsConfig::Extensions* extensions
                        fmt::format("kv-events-config: kvwire.{} is not available in this version", key));
     }
   }
-  if (const auto found = object.find("overflow"); found != object.end() && *found == "resync") {
-    return MakeError(
-        ErrorCode::kUnsupported,
-        "kv-events-config: kvwire.overflow: \"resync\" is not available in this version, only \"drop\" is");
-  }
   ObjectReader reader(object, "kvwire.");
   std::string profile = extensions->profile;
   reader.String("profile", &profile, "one of " + ProfileNames());
@@ -435,6 +445,9 @@ Status ReadExtensions(const Json& object, KVEventsConfig::Extensions* extensions
   reader.Choose("overflow", kOverflows, &extensions->overflow);
   reader.Whole("queue_bytes", 1, kInt64Max, &extensions->queue_bytes);
   reader.Whole("buffer_bytes", 1, kInt64Max, &extensions->buffer_bytes);
+  reader.WholeOrZero("heartbeat_interval_ms", kMinHeartbeatMs, kMaxHeartbeatMs, &extensions->heartbeat_interval_ms);
+  reader.Whole("restart_guard_s", 0, kMaxRestartGuardS, &extensions->restart_guard_s);
+  reader.Choose("snapshot", kSnapshots, &extensions->snapshot);
   return reader.Finish();
 }
 
@@ -517,6 +530,9 @@ std::string KVEventsConfig::ToJson() const {
   extensions["overflow"] = NameOf(kOverflows, kvwire.overflow);
   extensions["queue_bytes"] = kvwire.queue_bytes;
   extensions["buffer_bytes"] = kvwire.buffer_bytes;
+  extensions["heartbeat_interval_ms"] = kvwire.heartbeat_interval_ms;
+  extensions["restart_guard_s"] = kvwire.restart_guard_s;
+  extensions["snapshot"] = NameOf(kSnapshots, kvwire.snapshot);
   return object.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -37,8 +37,17 @@ enum class SocketMode : std::uint8_t { kAuto, kBind, kConnect };
 // removal per physical copy, as vLLM does.
 enum class Removals : std::uint8_t { kExact, kPerCopy };
 
-// A full queue: the batch is dropped and its number burnt, so that consumers see a gap.
-enum class Overflow : std::uint8_t { kDrop };
+// After a batch was lost, which always burns its number, so that consumers see a gap. kResync: the stream begins again
+// with AllBlocksCleared, if the host knows its state. kDrop: the gap is all.
+enum class Overflow : std::uint8_t { kResync, kDrop };
+
+// How a state is given out over the replay endpoint. kKvwire: to who asks for it by name. kXllm: every replay request
+// is answered by the whole state in one message. kOff: never.
+enum class SnapshotForm : std::uint8_t { kKvwire, kXllm, kOff };
+
+inline constexpr std::int64_t kMinHeartbeatMs = 10;
+inline constexpr std::int64_t kMaxHeartbeatMs = 3'600'000;
+inline constexpr std::int64_t kMaxRestartGuardS = 3600;
 
 // What --kv-events-config says. vLLM's keys and defaults; what vLLM does not know is in the object "kvwire" inside.
 //
@@ -72,9 +81,12 @@ struct KVEventsConfig {
     std::string medium_disk = "DISK";  // may be the name of the storage, for consumers that have one name for both
     std::string medium_storage = "STORAGE";
     Removals removals = Removals::kExact;
-    Overflow overflow = Overflow::kDrop;
+    Overflow overflow = Overflow::kResync;
     std::int64_t queue_bytes = std::int64_t{256} << 20;
     std::int64_t buffer_bytes = std::int64_t{512} << 20;
+    std::int64_t heartbeat_interval_ms = 0;  // 0: none; else kMinHeartbeatMs to kMaxHeartbeatMs
+    std::int64_t restart_guard_s = 60;       // 0: none; at most kMaxRestartGuardS
+    SnapshotForm snapshot = SnapshotForm::kKvwire;
 
     friend bool operator==(const Extensions&, const Extensions&) = default;
   };

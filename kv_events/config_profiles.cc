@@ -24,6 +24,7 @@ struct Profile {
   std::string_view cpu = "CPU";
   std::string_view disk = "DISK";
   std::string_view storage = "STORAGE";
+  SnapshotForm snapshot = SnapshotForm::kKvwire;
 };
 
 // A row sets every switch that shows in the bytes, so that a new default elsewhere cannot change a named profile.
@@ -41,9 +42,10 @@ constexpr Profile kProfiles[] = {
     {"aibrix", EventFormat::kArray, ArrayTail::kLegacy, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic},
     // Array events and integer hashes only; asks for no replay. Subscribes to the topic "kv-events", exactly.
     {"kthena", EventFormat::kArray, ArrayTail::kLegacy, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kTopic},
-    // Map events, 64-bit hashes, media in lower case; cannot take a topic in replay answers.
+    // Map events, 64-bit hashes, media in lower case; cannot take a topic in replay answers, of which it takes one: the
+    // whole state.
     {"xllm", EventFormat::kMap, ArrayTail::kFull, HashForm::kUint64, WideHashes::kMinimal, ReplayLayout::kLegacy, "gpu",
-     "cpu", "storage", "storage"},
+     "cpu", "storage", "storage", SnapshotForm::kXllm},
     // Looks like SGLang before its map events: at most nine array elements, signed first 64 bits, its names of media,
     // replay without topic. Nine-byte integers, because llm-d reads this dialect as strictly as vLLM's.
     {"sglang", EventFormat::kArray, ArrayTail::kLegacy, HashForm::kFirstInt64, WideHashes::kAlways,
@@ -79,6 +81,7 @@ Status ApplyProfile(std::string_view name, KVEventsConfig::Extensions* extension
   extensions->medium_cpu = found->cpu;
   extensions->medium_disk = found->disk;
   extensions->medium_storage = found->storage;
+  extensions->snapshot = found->snapshot;
   return {};
 }
 

@@ -36,6 +36,23 @@ struct PublisherStats {
   std::uint64_t replay_messages = 0;   // data messages handed to the transport
   std::uint64_t replay_buffered = 0;   // batches in the replay buffer
   std::uint64_t replay_buffered_bytes = 0;
+  std::optional<std::uint64_t> replay_oldest;  // numbers in the replay buffer, heartbeats included
+  std::optional<std::uint64_t> replay_newest;
+  std::uint64_t replay_clients = 0;          // being answered, whatever they asked for
+  std::optional<std::uint64_t> last_number;  // of the last batch handed to Publish()
+  std::uint64_t encode_nanos = 0;            // spent in encoding,
+  std::uint64_t send_nanos = 0;              // and in handing over to the transport
+  std::uint64_t heartbeats = 0;              // numbers taken by heartbeats; no batch that was submitted
+  std::uint64_t resyncs_wanted = 0;          // StateWants.resyncs
+  std::uint64_t chunks = 0;                  // of snapshot walks, taken from the queue; no batches that were submitted
+  std::uint64_t chunks_dropped = 0;          // refused (full, closed), or could not be encoded
+  std::uint64_t chunks_queued = 0;           // their bytes are among queued_bytes
+  std::uint64_t hello_requests = 0;
+  std::uint64_t digest_requests = 0;
+  std::uint64_t snapshot_requests = 0;  // by name, or replay requests that are answered with the state
+  std::uint64_t snapshots_sent = 0;     // of these, answered with the whole state
+  std::uint64_t snapshots_failed = 0;   // of these, answered with an end mark only: no state came, or not all of it
+  std::uint64_t snapshot_bytes = 0;     // payload of chunks that wait for clients
 
   friend bool operator==(const PublisherStats&, const PublisherStats&) = default;
 };
@@ -60,7 +77,8 @@ struct StateWants {
   friend bool operator==(const StateWants&, const StateWants&) = default;
 };
 
-// A piece of a snapshot walk. Consumers apply it before the batch whose number is drawn next.
+// A piece of a snapshot walk. Consumers apply it before the batch whose number is drawn next. Of the batches before the
+// first one they see nothing, so no batch is published between the beginning of a walk and its first chunk.
 struct StateChunk {
   KVEventBatch blocks;     // BlockStored only; a block is as often in it as it is announced
   std::uint64_t walk = 0;  // its number
@@ -88,7 +106,8 @@ class EventPublisher {
   // An empty batch whose memory was used before, if there is one; else a new one.
   virtual KVEventBatch TakeSpare() noexcept { return {}; }
 
-  // A piece of a walk that state_wants() asked for, in order with the batches; it takes no number.
+  // A piece of a walk that state_wants() asked for, in order with the batches; it takes no number. Left as it is when
+  // it is refused. A batch's digest, if there is one in the last chunk, is told as that of the whole snapshot.
   [[nodiscard]] virtual PublishResult PublishChunk(StateChunk&& /*chunk*/) noexcept {
     return PublishResult::kDroppedClosed;
   }

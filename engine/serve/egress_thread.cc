@@ -14,7 +14,7 @@ namespace kvwire::engine {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLongestSleep(50);
+constexpr std::chrono::microseconds kLongestSleep(50'000);
 
 }  // namespace
 
@@ -88,8 +88,13 @@ std::size_t EgressThread::Publish() {
   std::size_t work = 0;
   for (PublishTask* task : tasks_) work += task->DoWork(now);
   links_.clear();
+  longest_sleep_ = kLongestSleep;
   if (work == 0) {
-    for (const PublishTask* task : tasks_) task->AppendLinks(&links_);
+    for (const PublishTask* task : tasks_) {
+      task->AppendLinks(&links_);
+      const std::chrono::nanoseconds left(std::max<MonotonicNanos>(task->due() - now, 0));
+      longest_sleep_ = std::min(longest_sleep_, std::chrono::ceil<std::chrono::microseconds>(left));
+    }
   }
   return work;
 }
@@ -105,7 +110,7 @@ bool EgressThread::HasWork() {
 
 void EgressThread::Park() {
   parked_.exchange(true, std::memory_order_acq_rel);
-  if (!HasWork()) WaitForInput(links_, &signal_, kLongestSleep);
+  if (!HasWork()) WaitForInput(links_, &signal_, longest_sleep_);
   parked_.exchange(false, std::memory_order_acq_rel);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -54,9 +55,10 @@ class EgressThread final : public PublishRunner {
   std::mutex deliveries_mutex_;
   std::vector<Delivery> deliveries_;  // guarded by deliveries_mutex_
 
-  std::mutex tasks_mutex_;           // held while a task works
-  std::vector<PublishTask*> tasks_;  // guarded by tasks_mutex_
-  std::vector<ZmqLink*> links_;      // the thread's
+  std::mutex tasks_mutex_;                      // held while a task works
+  std::vector<PublishTask*> tasks_;             // guarded by tasks_mutex_
+  std::vector<ZmqLink*> links_;                 // the thread's
+  std::chrono::microseconds longest_sleep_{0};  // until a publisher has something to do by itself
 
   std::thread thread_;
 };

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -34,6 +35,10 @@ struct Metric {
   MetricType type;
   double (*value)(const RankFigures& figures);
 };
+
+double NumberOr(const std::optional<std::uint64_t>& number, double without) {
+  return number ? static_cast<double>(*number) : without;
+}
 
 using F = const RankFigures&;
 constexpr MetricType kCounter = MetricType::Counter;
@@ -113,6 +118,40 @@ constexpr Metric kMetrics[] = {
      [](F f) { return double(f.publisher.replay_buffered); }},
     {"kvwire_publisher_replay_buffered_bytes", "Bytes kept for replay", kGauge,
      [](F f) { return double(f.publisher.replay_buffered_bytes); }},
+    {"kvwire_publisher_replay_oldest", "Lowest number kept for replay, -1 without any", kGauge,
+     [](F f) { return NumberOr(f.publisher.replay_oldest, -1); }},
+    {"kvwire_publisher_replay_newest", "Highest number kept for replay, -1 without any", kGauge,
+     [](F f) { return NumberOr(f.publisher.replay_newest, -1); }},
+    {"kvwire_publisher_replay_clients", "Clients of the replay endpoint that are being answered", kGauge,
+     [](F f) { return double(f.publisher.replay_clients); }},
+    {"kvwire_publisher_last_number", "Number of the last batch handed to the publisher, -1 before the first", kGauge,
+     [](F f) { return NumberOr(f.publisher.last_number, -1); }},
+    {"kvwire_publisher_encode_seconds_total", "Time spent in encoding batches", kCounter,
+     [](F f) { return double(f.publisher.encode_nanos) * 1e-9; }},
+    {"kvwire_publisher_send_seconds_total", "Time spent in handing batches to the transport", kCounter,
+     [](F f) { return double(f.publisher.send_nanos) * 1e-9; }},
+    {"kvwire_publisher_heartbeats_total", "Numbers taken by heartbeats", kCounter,
+     [](F f) { return double(f.publisher.heartbeats); }},
+    {"kvwire_publisher_resyncs_wanted_total", "Times the publisher asked for a stream that begins again", kCounter,
+     [](F f) { return double(f.publisher.resyncs_wanted); }},
+    {"kvwire_publisher_hello_requests_total", "Requests for a hello", kCounter,
+     [](F f) { return double(f.publisher.hello_requests); }},
+    {"kvwire_publisher_digest_requests_total", "Requests for a digest", kCounter,
+     [](F f) { return double(f.publisher.digest_requests); }},
+    {"kvwire_publisher_snapshot_requests_total", "Requests for a snapshot", kCounter,
+     [](F f) { return double(f.publisher.snapshot_requests); }},
+    {"kvwire_publisher_snapshots_sent_total", "Snapshots sent to their end", kCounter,
+     [](F f) { return double(f.publisher.snapshots_sent); }},
+    {"kvwire_publisher_snapshots_failed_total", "Snapshots that ended without the whole state", kCounter,
+     [](F f) { return double(f.publisher.snapshots_failed); }},
+    {"kvwire_publisher_snapshot_bytes", "Bytes of snapshots that wait for their clients", kGauge,
+     [](F f) { return double(f.publisher.snapshot_bytes); }},
+    {"kvwire_publisher_chunks_total", "Chunks of snapshot walks taken from the queue", kCounter,
+     [](F f) { return double(f.publisher.chunks); }},
+    {"kvwire_publisher_chunks_dropped_total", "Chunks refused by the queue, or that could not be encoded", kCounter,
+     [](F f) { return double(f.publisher.chunks_dropped); }},
+    {"kvwire_publisher_chunks_queued", "Chunks waiting in the queue", kGauge,
+     [](F f) { return double(f.publisher.chunks_queued); }},
 };
 
 // A figure of each rank's lower tiers.

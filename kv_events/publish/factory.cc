@@ -24,6 +24,7 @@ Status CheckNumbers(const KVEventsConfig& config, const PublisherOptions& option
     std::int64_t most;
   };
   const auto first_seq = static_cast<std::int64_t>(config.kvwire.first_seq);
+  const std::int64_t heartbeat = config.kvwire.heartbeat_interval_ms;
   const Bound bounds[] = {
       {"buffer_steps", config.buffer_steps, 0, kInt64Max},
       {"hwm", config.hwm, 0, kInt32Max},
@@ -31,6 +32,8 @@ Status CheckNumbers(const KVEventsConfig& config, const PublisherOptions& option
       {"kvwire.first_seq", first_seq, 0, 1},
       {"kvwire.queue_bytes", config.kvwire.queue_bytes, 1, kInt64Max},
       {"kvwire.buffer_bytes", config.kvwire.buffer_bytes, 0, kInt64Max},
+      {"kvwire.heartbeat_interval_ms", heartbeat, heartbeat == 0 ? 0 : kMinHeartbeatMs, kMaxHeartbeatMs},
+      {"kvwire.restart_guard_s", config.kvwire.restart_guard_s, 0, kMaxRestartGuardS},
   };
   for (const Bound& bound : bounds) {
     if (bound.value >= bound.least && bound.value <= bound.most) continue;

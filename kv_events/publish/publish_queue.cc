@@ -11,7 +11,8 @@ namespace kvwire {
 
 // Invariants.
 // * A slot is in exactly one place: the forward ring, front_, the backward ring, the free list, or a function's hands.
-// * Each counter has one writer, and a batch is counted once on either side, so submitted (pushed and refused) equals
+// * Each counter has one writer, and a batch is counted once on either side (a chunk on counters of its own), so
+// submitted (pushed and refused) equals
 //   what was finished and refused plus what is queued, whoever looks, whenever.
 // * pushed_ is written after the forward ring and read before it, given_back_ likewise for the backward ring: they, not
 //   the rings, order the accesses to the slots.
@@ -59,6 +60,25 @@ PublishResult PublishQueue::Refuse(KVEventBatch* batch) noexcept {
   return PublishResult::kDroppedQueueFull;
 }
 
+QueuedBatch* PublishQueue::NewSlot() noexcept {
+  QueuedBatch* slot = TakeSlot();
+  return slot != nullptr ? slot : new (std::nothrow) QueuedBatch;
+}
+
+bool PublishQueue::Fits(std::size_t bytes) const noexcept {
+  const std::uint64_t queued = pushed_.value() - finished_.value();
+  const std::uint64_t queued_bytes = pushed_bytes_.value() - finished_bytes_.value();
+  return queued < options_.max_batches && bytes <= options_.max_bytes && queued_bytes <= options_.max_bytes - bytes;
+}
+
+// False: the ring holds all that the bounds admit; the slot is still the caller's.
+bool PublishQueue::Enqueue(QueuedBatch* slot, std::size_t bytes) noexcept {
+  slot->bytes = bytes;
+  if (!rings_->forward.try_enqueue(slot)) return false;
+  pushed_bytes_.Add(bytes);
+  return true;
+}
+
 PublishResult PublishQueue::Push(KVEventBatch* batch) noexcept {
   if (closed_.load(std::memory_order_acquire)) {
     batch->Clear();
@@ -67,30 +87,69 @@ PublishResult PublishQueue::Push(KVEventBatch* batch) noexcept {
   }
   // Never reaches kEndOfReplay: the first number is below 2^63, and a million batches a second take half a million
   // years.
-  const SequenceNumber number = next_number_++;
+  const SequenceNumber number = next_number_.fetch_add(1, std::memory_order_acq_rel);
+  last_pushed_.Set(number + 1);
   if (options_.refuse && options_.refuse(number)) return Refuse(batch);
   const std::size_t bytes = sizeof(QueuedBatch) + batch->ByteSize();
-  const std::uint64_t queued = pushed_.value() - finished_.value();
-  const std::uint64_t queued_bytes = pushed_bytes_.value() - finished_bytes_.value();
-  if (queued >= options_.max_batches || bytes > options_.max_bytes || queued_bytes > options_.max_bytes - bytes) {
-    return Refuse(batch);
-  }
+  if (!Fits(bytes)) return Refuse(batch);
 
-  QueuedBatch* slot = TakeSlot();
-  if (slot == nullptr) slot = new (std::nothrow) QueuedBatch;
+  QueuedBatch* slot = NewSlot();
   if (slot == nullptr) return Refuse(batch);
+  slot->kind = QueuedBatch::Kind::kBatch;
   slot->number = number;
-  slot->bytes = bytes;
   std::swap(slot->batch, *batch);
-  if (!rings_->forward.try_enqueue(slot)) {
-    // The ring holds all that the bounds admit.
+  if (!Enqueue(slot, bytes)) {
     std::swap(slot->batch, *batch);
     slot->next_free = std::exchange(free_, slot);
     return Refuse(batch);
   }
-  pushed_bytes_.Add(bytes);
+  pushed_batches_.Add(1);
   pushed_.Add(1);
   return PublishResult::kAccepted;
+}
+
+PublishResult PublishQueue::PushChunk(StateChunk* chunk) noexcept {
+  const bool closed = closed_.load(std::memory_order_acquire);
+  const std::size_t bytes = sizeof(QueuedBatch) + chunk->blocks.ByteSize();
+  QueuedBatch* slot = closed || !Fits(bytes) ? nullptr : NewSlot();
+  if (slot == nullptr) {
+    refused_chunks_.Add(1);
+    return closed ? PublishResult::kDroppedClosed : PublishResult::kDroppedQueueFull;
+  }
+  slot->kind = QueuedBatch::Kind::kChunk;
+  slot->walk = chunk->walk;
+  slot->first = chunk->first;
+  slot->last = chunk->last;
+  slot->number = next_number_.load(std::memory_order_acquire);
+  std::swap(slot->batch, chunk->blocks);
+  if (!Enqueue(slot, bytes)) {
+    std::swap(slot->batch, chunk->blocks);
+    slot->next_free = std::exchange(free_, slot);
+    refused_chunks_.Add(1);
+    return PublishResult::kDroppedQueueFull;
+  }
+  pushed_chunks_.Add(1);
+  pushed_.Add(1);
+  return PublishResult::kAccepted;
+}
+
+bool PublishQueue::HasRoom() const noexcept {
+  const std::uint64_t queued = pushed_.value() - finished_.value();
+  const std::uint64_t queued_bytes = pushed_bytes_.value() - finished_bytes_.value();
+  return queued < (options_.max_batches + 1) / 2 && queued_bytes < (options_.max_bytes + 1) / 2;
+}
+
+// Numbers that were drawn and are not counted yet belong to a Push that is under way: then there are more of them than
+// expected, and the exchange fails. The counts are read before the look at the queue, so that an equal number means
+// that every batch that has one was finished or refused.
+std::optional<SequenceNumber> PublishQueue::TakeNumber(std::optional<SequenceNumber> only) noexcept {
+  const std::uint64_t counted = pushed_batches_.value() + refused_full_.value() + numbers_taken_.value();
+  if (front_ != nullptr || pushed_.value() != finished_.value()) return std::nullopt;
+  SequenceNumber number = options_.first_number + counted;
+  if (only && number != *only) return std::nullopt;
+  if (!next_number_.compare_exchange_strong(number, number + 1, std::memory_order_acq_rel)) return std::nullopt;
+  numbers_taken_.Add(1);
+  return number;
 }
 
 KVEventBatch PublishQueue::TakeSpare() noexcept {
@@ -111,23 +170,26 @@ QueuedBatch* PublishQueue::Front() noexcept {
 void PublishQueue::Finish(Outcome outcome) noexcept {
   QueuedBatch* slot = std::exchange(front_, nullptr);
   const std::size_t bytes = slot->bytes;
+  const bool chunk = slot->kind == QueuedBatch::Kind::kChunk;
   slot->batch.Clear();
   if (rings_->backward.size_approx() < kSpares && rings_->backward.try_enqueue(slot)) {
     given_back_.Add(1);
   } else {
     delete slot;
   }
+  Counter* counter = &sent_;
   switch (outcome) {
     case Outcome::kSent:
-      sent_.Add(1);
+      counter = chunk ? &finished_chunks_ : &sent_;
       break;
     case Outcome::kError:
-      errors_.Add(1);
+      counter = chunk ? &lost_chunks_ : &errors_;
       break;
     case Outcome::kClosed:
-      dropped_closed_.Add(1);
+      counter = chunk ? &lost_chunks_ : &dropped_closed_;
       break;
   }
+  counter->Add(1);
   finished_bytes_.Add(bytes);
   finished_.Add(1);
 }
@@ -144,13 +206,19 @@ PublisherStats PublishQueue::stats() const noexcept {
   stats.dropped_closed = dropped_closed_.value();
   const std::uint64_t finished = stats.sent + stats.dropped_error + stats.dropped_closed;
   const std::uint64_t finished_bytes = finished_bytes_.value();
-  const std::uint64_t pushed = pushed_.value();
+  stats.heartbeats = numbers_taken_.value();
+  stats.chunks = finished_chunks_.value();
+  const std::uint64_t lost_chunks = lost_chunks_.value();
+  stats.chunks_queued = pushed_chunks_.value() - stats.chunks - lost_chunks;
+  stats.chunks_dropped = lost_chunks + refused_chunks_.value();
+  const std::uint64_t pushed = pushed_batches_.value();
   stats.queued = pushed - finished;
   stats.queued_bytes = pushed_bytes_.value() - finished_bytes;
   const std::uint64_t refused_closed = refused_closed_.value();
   stats.dropped_full = refused_full_.value();
   stats.dropped_closed += refused_closed;
   stats.submitted = pushed + stats.dropped_full + refused_closed;
+  if (const std::uint64_t last = last_pushed_.value(); last != 0) stats.last_number = last - 1;
   return stats;
 }
 

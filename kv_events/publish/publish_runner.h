@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include "kv_events/clock.h"
@@ -16,6 +17,9 @@ class PublishTask {
 
   // Returns how much was done; 0 means that there is nothing to do until a link has input or the runner is woken.
   virtual std::size_t DoWork(MonotonicNanos now) noexcept = 0;
+
+  // When DoWork is to be called although neither happens. Asked by the same thread.
+  virtual MonotonicNanos due() const noexcept { return std::numeric_limits<MonotonicNanos>::max(); }
 
   // What to wait on. Links go only during DoWork.
   virtual void AppendLinks(std::vector<ZmqLink*>* links) const = 0;

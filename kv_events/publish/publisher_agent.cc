@@ -6,83 +6,149 @@
 #include <exception>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
 namespace kvwire {
 
+namespace {
+
+std::size_t StepsKept(const PublisherAgent::Options& options, const FrameLink* replay) {
+  return replay == nullptr ? 0 : options.buffer_steps;
+}
+
+bool BeginsWithClear(const KVEventBatch& batch) {
+  return !batch.empty() && std::holds_alternative<AllBlocksCleared>(batch.at(0));
+}
+
+}  // namespace
+
+StateAnswers::Options PublisherAgent::AnswerOptions(const Options& options, const PublishQueue& queue) {
+  StateAnswers::Options answers;
+  answers.hello.epoch = options.epoch;
+  answers.hello.data_parallel_rank = options.data_parallel_rank;
+  answers.hello.first = queue.first_number();
+  answers.hello.heartbeat_interval_ms = static_cast<std::uint32_t>(options.heartbeat_interval_ms);
+  answers.hello.removals = options.removals;
+  answers.snapshot = options.snapshot;
+  answers.walks.encode = options.encode;
+  answers.walks.max_payload_bytes = options.max_payload_bytes;
+  return answers;
+}
+
 PublisherAgent::PublisherAgent(Options options, PublishQueue* queue, FrameLink* publish, FrameLink* replay)
     : options_(std::move(options)),
       queue_(queue),
       publish_(publish),
-      buffer_(replay == nullptr ? 0 : options_.buffer_steps, options_.buffer_bytes) {
+      requests_(options_.on_state_wanted),
+      buffer_(StepsKept(options_, replay), options_.buffer_bytes, [this](double ts) { return EncodeHeartbeat(ts); }),
+      heartbeats_(options_.heartbeat_interval_ms),
+      guard_(options_.restart_guard_s),
+      next_(queue->first_number()) {
   assert(options_.encode);
-  if (replay != nullptr) {
-    replay_ = std::make_unique<ReplayService>(options_.topic, options_.replay_layout, replay, &buffer_);
-  }
+  if (replay == nullptr) return;
+  answers_ = std::make_unique<StateAnswers>(AnswerOptions(options_, *queue), &buffer_, &requests_);
+  // The whole state is an answer that has no topic anywhere.
+  const ReplayLayout layout = options_.snapshot == SnapshotForm::kXllm ? ReplayLayout::kLegacy : options_.replay_layout;
+  replay_ = std::make_unique<ReplayService>(options_.topic, layout, replay, &buffer_, answers_.get());
 }
 
 std::size_t PublisherAgent::DoWork(MonotonicNanos now) {
-  const std::size_t subscriptions = CountSubscriptions();
-  const std::size_t published = PublishQueued();
+  now_ = now;
+  if (!started_) {
+    started_ = now;
+    heartbeats_.Restart(now);
+    guard_.Start(now);
+  }
+  std::size_t done = ReadSubscriptions();
+  if (guard_.Take(now)) requests_.AskResync();
+  done += PublishQueued();
   ReportOverflow();
-  return subscriptions + published + (replay_ ? replay_->DoWork(now) : 0);
+  done += SendHeartbeat();
+  if (replay_) done += replay_->DoWork(now);
+  requests_.Notify();
+  return done;
 }
 
-// Counts only subscriptions that let this stream's topic through. Bounded, so that peers who subscribe without end do
+// Subscriptions count only if they let this stream's topic through. Bounded, so that peers who subscribe without end do
 // not stop the stream.
-std::size_t PublisherAgent::CountSubscriptions() {
+std::size_t PublisherAgent::ReadSubscriptions() {
   std::size_t read = 0;
   while (read < kBatchesPerCall) {
     const std::optional<InFrames> frames = publish_->TryReceive();
     if (!frames) break;
     ++read;
     if (frames->size() != 1 || frames->front().empty()) continue;
-    const std::vector<std::uint8_t>& subscription = frames->front();
-    const std::uint8_t kind = subscription.front();
-    const std::string& topic = options_.topic;
-    const bool matches = subscription.size() - 1 <= topic.size() &&
-                         std::equal(subscription.begin() + 1, subscription.end(), topic.begin(),
-                                    [](std::uint8_t byte, char c) { return byte == static_cast<std::uint8_t>(c); });
-    if (!matches) continue;
-    if (kind == 1) subscribed_.Add(1);
-    if (kind == 0) unsubscribed_.Add(1);
+    const std::span<const std::uint8_t> subscription(frames->front());
+    if (!MatchesTopic(subscription.subspan(1))) continue;
+    if (subscription.front() == 0) unsubscribed_.Add(1);
+    if (subscription.front() != 1) continue;
+    subscribed_.Add(1);
+    // Who is there before the first batch has missed nothing.
+    if (published_) guard_.NoteSubscription(now_);
   }
   return read;
+}
+
+bool PublisherAgent::MatchesTopic(std::span<const std::uint8_t> subscription) const {
+  const std::string& topic = options_.topic;
+  return subscription.size() <= topic.size() &&
+         std::equal(subscription.begin(), subscription.end(), topic.begin(),
+                    [](std::uint8_t byte, char c) { return byte == static_cast<std::uint8_t>(c); });
 }
 
 std::size_t PublisherAgent::PublishQueued() {
   std::size_t done = 0;
   while (done < kBatchesPerCall) {
-    const QueuedBatch* queued = queue_->Front();
+    QueuedBatch* queued = queue_->Front();
     if (queued == nullptr) break;
-    if (!pending_) pending_ = Encode(*queued);
-    if (!pending_) {
-      queue_->Finish(PublishQueue::Outcome::kError);
-      ++done;
-      continue;
+    if (queued->kind == QueuedBatch::Kind::kChunk) {
+      TakeChunk(queued);
+    } else if (!PublishFront(queued)) {
+      break;
     }
-    const SequenceNumber number = queued->number;
-    const SendResult result = Send(number, pending_);
-    if (result == SendResult::kWouldBlock) break;
     ++done;
-    const std::size_t size = pending_->size();
-    // Also when sending failed: then a consumer that sees the gap can still have it.
-    Keep(number, std::exchange(pending_, nullptr));
-    if (result == SendResult::kSent) {
-      bytes_sent_.Add(size);
-      queue_->Finish(PublishQueue::Outcome::kSent);
-      Recover();
-    } else {
-      queue_->Finish(PublishQueue::Outcome::kError);
-      Fail(number, "the socket refused it");
-    }
   }
   return done;
 }
 
+// False when the link has no room for it.
+bool PublisherAgent::PublishFront(QueuedBatch* queued) {
+  const SequenceNumber number = queued->number;
+  if (!pending_) pending_ = Encode(*queued);
+  if (!pending_) {
+    Note(queued, nullptr);
+    queue_->Finish(PublishQueue::Outcome::kError);
+    return true;
+  }
+  const SendResult result = Send(number, pending_);
+  if (result == SendResult::kWouldBlock) return false;
+  const std::size_t size = pending_->size();
+  // Kept also when sending failed: then a consumer that sees the gap can still have it.
+  Note(queued, std::exchange(pending_, nullptr));
+  if (result == SendResult::kSent) {
+    bytes_sent_.Add(size);
+    heartbeats_.Restart(now_);
+    queue_->Finish(PublishQueue::Outcome::kSent);
+    Recover();
+  } else {
+    broken_ = true;
+    queue_->Finish(PublishQueue::Outcome::kError);
+    Fail(number, "the socket refused it");
+  }
+  return true;
+}
+
+void PublisherAgent::TakeChunk(QueuedBatch* queued) {
+  const bool taken = !answers_ || answers_->walks().TakeChunk(queued, answers_->next(), answers_->last_digest(), now_);
+  queue_->Finish(taken ? PublishQueue::Outcome::kSent : PublishQueue::Outcome::kError);
+}
+
 // Null if it failed.
 SharedBytes PublisherAgent::Encode(const QueuedBatch& queued) {
+  const MonotonicNanos start = options_.clock->Now();
+  SharedBytes payload;
   try {
     // Encoded aside and copied: the buffer holds thousands of payloads, and none may carry spare capacity.
     scratch_.clear();
@@ -91,32 +157,100 @@ SharedBytes PublisherAgent::Encode(const QueuedBatch& queued) {
       throw std::length_error(
           fmt::format("its payload of {} bytes is above {}", scratch_.size(), options_.max_payload_bytes));
     }
-    return std::make_shared<const std::vector<std::uint8_t>>(scratch_.begin(), scratch_.end());
+    payload = std::make_shared<const std::vector<std::uint8_t>>(scratch_.begin(), scratch_.end());
   } catch (const std::exception& error) {
     Fail(queued.number, error.what());
   } catch (...) {
     Fail(queued.number, "unknown exception");
   }
-  return nullptr;
+  encode_nanos_.Add(static_cast<std::uint64_t>(options_.clock->Now() - start));
+  return payload;
+}
+
+// Null if it failed.
+SharedBytes PublisherAgent::EncodeHeartbeat(double ts) {
+  try {
+    KVEventBatch batch;
+    batch.ts = ts;
+    batch.data_parallel_rank = options_.data_parallel_rank;
+    std::vector<std::uint8_t> payload;
+    options_.encode(batch, &payload);
+    return std::make_shared<const std::vector<std::uint8_t>>(std::move(payload));
+  } catch (...) {
+    return nullptr;
+  }
 }
 
 SendResult PublisherAgent::Send(SequenceNumber number, const SharedBytes& payload) noexcept {
+  const MonotonicNanos start = options_.clock->Now();
   const SequenceFrame sequence = EncodeSequence(number);
   const std::string& topic = options_.topic;
   const OutFrame frames[] = {OutFrame::Copy({reinterpret_cast<const std::uint8_t*>(topic.data()), topic.size()}),
                              OutFrame::Copy(sequence), OutFrame::Share(payload)};
-  return publish_->TrySend(frames);
+  const SendResult result = publish_->TrySend(frames);
+  send_nanos_.Add(static_cast<std::uint64_t>(options_.clock->Now() - start));
+  return result;
 }
 
-void PublisherAgent::Keep(SequenceNumber number, SharedBytes payload) {
-  buffer_.Append(number, std::move(payload));
+// Between a loss and the AllBlocksCleared that heals it there is none: that batch is what comes next. One that the link
+// does not take can be replayed.
+std::size_t PublisherAgent::SendHeartbeat() {
+  if (now_ < heartbeats_.due()) return 0;
+  const Heartbeat heartbeat = heartbeats_.Next(options_.clock->WallSeconds());
+  const SharedBytes payload = EncodeHeartbeat(heartbeat.ts());
+  const bool heals = options_.overflow == Overflow::kResync;
+  const std::optional<SequenceNumber> number =
+      payload ? queue_->TakeNumber(heals ? std::optional(next_) : std::nullopt) : std::nullopt;
+  if (!number) {
+    heartbeats_.Restart(now_);
+    return 0;
+  }
+  broken_ = broken_ || *number != next_;
+  next_ = *number + 1;
+  heartbeats_.Sent(heartbeat, now_);
+  if (Send(*number, payload) == SendResult::kSent) bytes_sent_.Add(payload->size());
+  if (answers_) {
+    answers_->NoteHeartbeat(*number);
+    buffer_.AppendHeartbeat(*number, heartbeat, answers_->last_digest());
+  }
+  NoteBuffer();
+  return 1;
+}
+
+// A batch leaves the queue; without a payload it is lost. After a loss what was before the next beginning is of no use.
+void PublisherAgent::Note(QueuedBatch* queued, SharedBytes payload) {
+  const SequenceNumber number = queued->number;
+  broken_ = broken_ || number != next_ || !payload;
+  next_ = number + 1;
+  published_ = true;
+  if (payload && broken_ && BeginsWithClear(queued->batch)) {
+    buffer_.Clear();
+    broken_ = false;
+  }
+  if (answers_) {
+    const SharedBytes digest = answers_->DigestOf(queued->batch);
+    if (payload) buffer_.Append(number, std::move(payload), digest);
+    answers_->NoteBatch(number, std::move(queued->batch), digest);
+  }
+  NoteBuffer();
+}
+
+void PublisherAgent::NoteBuffer() {
   buffered_.Set(buffer_.size());
   buffered_bytes_.Set(buffer_.bytes());
+  const std::optional<SequenceNumber> oldest = buffer_.oldest();
+  const std::optional<SequenceNumber> newest = buffer_.newest();
+  oldest_.Set(oldest ? *oldest + 1 : 0);
+  newest_.Set(newest ? *newest + 1 : 0);
 }
 
+// Every loss of an episode is healed by what begins after it; the first asks at once, in case that no batch follows.
 void PublisherAgent::Fail(SequenceNumber number, const std::string& reason) {
   std::string text = fmt::format("batch {} was not published: {}", number, reason);
-  if (failures_++ == 0) Log(options_.log, LogLevel::kError, text);
+  if (failures_++ == 0) {
+    Log(options_.log, LogLevel::kError, text);
+    if (options_.overflow == Overflow::kResync) requests_.AskResync();
+  }
   const std::lock_guard<std::mutex> lock(error_mutex_);
   last_error_ = std::move(text);
 }
@@ -124,6 +258,7 @@ void PublisherAgent::Fail(SequenceNumber number, const std::string& reason) {
 void PublisherAgent::Recover() {
   if (failures_ == 0) return;
   Log(options_.log, LogLevel::kInfo, fmt::format("publishing again; batches lost: {}", failures_));
+  if (failures_ > 1 && options_.overflow == Overflow::kResync) requests_.AskResync();
   failures_ = 0;
 }
 
@@ -152,7 +287,19 @@ PublisherStats PublisherAgent::stats() const noexcept {
   stats.bytes_sent = bytes_sent_.value();
   stats.replay_buffered = buffered_.value();
   stats.replay_buffered_bytes = buffered_bytes_.value();
+  if (const std::uint64_t oldest = oldest_.value(); oldest != 0) stats.replay_oldest = oldest - 1;
+  if (const std::uint64_t newest = newest_.value(); newest != 0) stats.replay_newest = newest - 1;
+  stats.encode_nanos = encode_nanos_.value();
+  stats.send_nanos = send_nanos_.value();
+  stats.resyncs_wanted = requests_.wants().resyncs;
   if (replay_) {
+    stats.replay_clients = replay_->client_count();
+    stats.hello_requests = replay_->hellos();
+    stats.digest_requests = replay_->digests();
+    stats.snapshot_requests = replay_->snapshots();
+    stats.snapshots_sent = answers_->walks().sent();
+    stats.snapshots_failed = answers_->walks().failed();
+    stats.snapshot_bytes = answers_->walks().bytes();
     stats.replay_requests = replay_->requests();
     stats.replay_malformed = replay_->malformed();
     stats.replay_dropped = replay_->dropped();

@@ -9,26 +9,22 @@ namespace kvwire {
 
 namespace {
 
-// The number asked for, or nothing if the message is not a request: identity, empty, start. A DEALER that leaves out
-// the empty frame is understood too.
-std::optional<SequenceNumber> ParseRequest(const InFrames& frames) {
-  if (frames.size() == 2) return DecodeReplayStart(frames[1]);
-  if (frames.size() == 3 && frames[1].empty()) return DecodeReplayStart(frames[2]);
-  return std::nullopt;
-}
-
-std::span<const std::uint8_t> AsBytes(const std::string& text) {
+std::span<const std::uint8_t> AsBytes(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
 }  // namespace
 
-ReplayService::ReplayService(std::string topic, ReplayLayout layout, FrameLink* link, const ReplayBuffer* buffer)
-    : topic_(std::move(topic)), layout_(layout), link_(link), buffer_(buffer) {}
+ReplayService::ReplayService(std::string topic, ReplayLayout layout, FrameLink* link, const ReplayBuffer* buffer,
+                             StateAnswers* answers)
+    : topic_(std::move(topic)), layout_(layout), link_(link), buffer_(buffer), answers_(answers) {}
 
 std::size_t ReplayService::DoWork(MonotonicNanos now) {
   const std::size_t read = ReadRequests(now);
-  return read + SendSlice(now);
+  const std::size_t walked = answers_ != nullptr ? answers_->walks().DoWork() : 0;
+  const std::size_t sent = SendSlice(now);
+  client_count_.Set(clients_.size());
+  return read + walked + sent;
 }
 
 std::size_t ReplayService::ReadRequests(MonotonicNanos now) {
@@ -43,27 +39,63 @@ std::size_t ReplayService::ReadRequests(MonotonicNanos now) {
 }
 
 void ReplayService::Accept(InFrames frames, MonotonicNanos now) {
+  const KnownNames names = answers_ != nullptr ? KnownNames::kExtensions : KnownNames::kNone;
+  const std::optional<ReplayRequest> request = ParseReplayRequest(frames, names);
   std::vector<std::uint8_t> identity = std::move(frames[0]);
-  const std::optional<SequenceNumber> start = ParseRequest(frames);
-  (start ? requests_ : malformed_).Add(1);
   const auto known =
       std::find_if(clients_.begin(), clients_.end(), [&](const Client& client) { return client.identity == identity; });
+  if (!request) malformed_.Add(1);
   if (known == clients_.end()) {
-    Admit(Client{std::move(identity), start.value_or(0), start ? buffer_->newest() : std::nullopt, now});
-  } else if (start) {
+    Admit(std::move(identity), request, now);
+  } else if (request) {
     // Asking again is no progress: a client that asks without reading must not stay for ever.
-    known->next = *start;
-    known->last = buffer_->newest();
+    Forget(known->answer);
+    known->answer = AnswerTo(*request, now);
   }
 }
 
-void ReplayService::Admit(Client client) {
-  if (clients_.size() < kMaxClients) {
-    clients_.push_back(std::move(client));
+ReplayService::Answer ReplayService::AnswerTo(const ReplayRequest& request, MonotonicNanos now) {
+  Answer answer;
+  if (!request.extension) {
+    requests_.Add(1);
+    if (answers_ != nullptr && answers_->snapshot() == SnapshotForm::kXllm) {
+      snapshots_.Add(1);
+      answer.snapshot = answers_->AskSnapshot(SnapshotShape::kWhole, now);
+    } else {
+      answer.next = request.start;
+      answer.last = buffer_->newest();
+    }
+    return answer;
+  }
+  switch (request.extension->kind) {
+    case ExtensionKind::kHello:
+      hellos_.Add(1);
+      answer.message = answers_->AnswerHello();
+      break;
+    case ExtensionKind::kDigest:
+      digests_.Add(1);
+      answer.message = answers_->AnswerDigest(request.extension->number);
+      break;
+    case ExtensionKind::kSnapshot:
+      snapshots_.Add(1);
+      answer.snapshot = answers_->AskSnapshot(SnapshotShape::kChunks, now);
+      break;
+  }
+  return answer;
+}
+
+void ReplayService::Forget(const Answer& answer) {
+  if (answer.snapshot) answers_->walks().Leave(*answer.snapshot);
+}
+
+void ReplayService::Admit(std::vector<std::uint8_t> identity, const std::optional<ReplayRequest>& request,
+                          MonotonicNanos now) {
+  if (clients_.size() >= kMaxClients) {
+    dropped_.Add(1);
+    Send(identity, End());
     return;
   }
-  dropped_.Add(1);
-  SendEnd(client.identity);
+  clients_.push_back({std::move(identity), request ? AnswerTo(*request, now) : Answer(), now});
 }
 
 std::size_t ReplayService::SendSlice(MonotonicNanos now) {
@@ -82,6 +114,7 @@ std::size_t ReplayService::SendSlice(MonotonicNanos now) {
     }
     if (progress == Progress::kGone) dropped_.Add(1);
     ++finished;
+    Forget(clients_[i].answer);
     clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
     if (i < turn_) --turn_;
     if (clients_.empty()) break;
@@ -92,39 +125,70 @@ std::size_t ReplayService::SendSlice(MonotonicNanos now) {
 
 ReplayService::Progress ReplayService::Serve(Client* client, Budget* budget, MonotonicNanos now) {
   while (budget->messages > 0 && budget->bytes > 0) {
-    const ReplayBuffer::Entry* entry = client->last ? buffer_->Find(client->next) : nullptr;
-    if (entry != nullptr && entry->number > *client->last) entry = nullptr;
-    const SendResult result = entry != nullptr ? SendBatch(*client, *entry) : SendEnd(client->identity);
+    const Outgoing outgoing = Next(client->answer, now);
+    if (outgoing.kind == Outgoing::Kind::kWait) {
+      // For the host, whose patience is not the client's.
+      client->last_progress = now;
+      return Progress::kBlocked;
+    }
+    const SendResult result = Send(client->identity, outgoing);
     if (result == SendResult::kWouldBlock) {
       return now - client->last_progress > kProgressDeadline ? Progress::kGone : Progress::kBlocked;
     }
     if (result != SendResult::kSent) return Progress::kGone;
     client->last_progress = now;
     --budget->messages;
-    if (entry == nullptr) return Progress::kDone;
-    messages_.Add(1);
-    budget->bytes -= std::min(budget->bytes, entry->payload->size());
-    client->next = entry->number + 1;
+    if (outgoing.kind == Outgoing::Kind::kEnd) return Progress::kDone;
+    if (outgoing.payload) budget->bytes -= std::min(budget->bytes, outgoing.payload->size());
+    Advance(&client->answer, outgoing);
   }
   return Progress::kTurnOver;
 }
 
-SendResult ReplayService::SendBatch(const Client& client, const ReplayBuffer::Entry& entry) {
-  const SequenceFrame number = EncodeSequence(entry.number);
-  const OutFrame frames[] = {OutFrame::Copy(client.identity), OutFrame{}, OutFrame::Copy(AsBytes(topic_)),
-                             OutFrame::Copy(number), OutFrame::Share(entry.payload)};
-  if (layout_ == ReplayLayout::kTopic) return link_->TrySend(frames);
-  const OutFrame legacy[] = {frames[0], frames[1], frames[3], frames[4]};
-  return link_->TrySend(legacy);
+ReplayService::Outgoing ReplayService::Next(const Answer& answer, MonotonicNanos now) const {
+  if (answer.message) {
+    return {Outgoing::Kind::kMessage, answer.message->name, answer.message->number, answer.message->payload};
+  }
+  if (answer.snapshot) {
+    SnapshotWalks::Offer offer = answers_->walks().Next(*answer.snapshot, now);
+    if (offer.kind == SnapshotWalks::Offer::Kind::kWait) return {Outgoing::Kind::kWait, {}, 0, nullptr};
+    if (offer.kind == SnapshotWalks::Offer::Kind::kEnd) return End();
+    const auto label = offer.name.empty() ? Label(topic_) : offer.name;
+    return {Outgoing::Kind::kMessage, label, offer.number, std::move(offer.payload)};
+  }
+  std::optional<ReplayBuffer::Entry> entry = answer.last ? buffer_->Find(answer.next) : std::nullopt;
+  if (!entry || entry->number > *answer.last) return End();
+  return {Outgoing::Kind::kMessage, Label(topic_), entry->number, std::move(entry->payload)};
 }
 
-SendResult ReplayService::SendEnd(const std::vector<std::uint8_t>& identity) {
-  const SequenceFrame number = EncodeSequence(kEndOfReplay);
-  // With a topic frame it is empty: consumers know the end mark by its number and its empty payload.
-  const OutFrame frames[] = {OutFrame::Copy(identity), OutFrame{}, OutFrame{}, OutFrame::Copy(number), OutFrame{}};
-  if (layout_ == ReplayLayout::kTopic) return link_->TrySend(frames);
-  const OutFrame legacy[] = {frames[0], frames[1], frames[3], frames[4]};
-  return link_->TrySend(legacy);
+void ReplayService::Advance(Answer* answer, const Outgoing& sent) {
+  if (answer->snapshot) {
+    answers_->walks().Advance(*answer->snapshot);
+  } else if (answer->message) {
+    answer->message.reset();
+  } else {
+    messages_.Add(1);
+    answer->next = sent.number + 1;
+  }
+}
+
+// With a topic frame it is empty: consumers know the end mark by its number and its empty payload.
+ReplayService::Outgoing ReplayService::End() const { return {Outgoing::Kind::kEnd, Label({}), kEndOfReplay, nullptr}; }
+
+std::optional<std::string_view> ReplayService::Label(std::string_view topic) const {
+  return layout_ == ReplayLayout::kTopic ? std::optional(topic) : std::nullopt;
+}
+
+SendResult ReplayService::Send(const std::vector<std::uint8_t>& identity, const Outgoing& message) {
+  const SequenceFrame number = EncodeSequence(message.number);
+  const OutFrame payload = message.payload ? OutFrame::Share(message.payload) : OutFrame{};
+  if (!message.label) {
+    const OutFrame frames[] = {OutFrame::Copy(identity), OutFrame{}, OutFrame::Copy(number), payload};
+    return link_->TrySend(frames);
+  }
+  const OutFrame frames[] = {OutFrame::Copy(identity), OutFrame{}, OutFrame::Copy(AsBytes(*message.label)),
+                             OutFrame::Copy(number), payload};
+  return link_->TrySend(frames);
 }
 
 }  // namespace kvwire

@@ -5,30 +5,34 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kv_events/clock.h"
 #include "kv_events/config.h"
 #include "kv_events/publish/counter.h"
 #include "kv_events/publish/replay_buffer.h"
+#include "kv_events/publish/replay_request.h"
+#include "kv_events/publish/state_answers.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/wire/frames.h"
 
 namespace kvwire {
 
-// Answers replay requests over a ROUTER: every batch held at the time of the request with a number of at least the
+// Answers requests over a ROUTER. Replay: every batch held at the time of the request with a number of at least the
 // asked one, then an end mark. A client that reads slowly is resumed where it stopped; batches that fall out of the
 // buffer meanwhile are left out. A second request of a client replaces its first; a malformed one while it is being
-// answered changes nothing, the end mark is due anyway.
+// answered changes nothing, the end mark is due anyway. With a StateAnswers it also knows the names of
+// wire/extensions.h; with SnapshotForm::kXllm the answer to a replay request is the whole state in one message.
 //
 // A client is its identity. One that comes back under an identity of its own choice before the ROUTER misses it takes
 // over what is left of the earlier answer, its end mark included, until its own request arrives; that one is answered
 // whole. A client that leaves the identity to the ROUTER never meets this.
 //
 // Threads: DoWork by one thread; the counters by any.
-// Bounds: kMaxClients clients at once, further ones get an end mark only; kMaxStartBytes, see wire/frames.h; one
-//   kSliceMessages or kSliceBytes of messages per DoWork, clients taking turns; a client without progress for
-//   kProgressDeadline is given up.
+// Bounds: kMaxClients clients at once, further ones get an end mark only; kMaxStartBytes, see wire/frames.h; snapshots,
+//   see snapshot_walks.h; one kSliceMessages or kSliceBytes of messages per DoWork, clients taking turns; a client
+//   without progress for kProgressDeadline is given up.
 // Errors: a request of a wrong shape is counted and answered with an end mark; nothing throws but for lack of memory.
 // Source: docs/protocol.md, "Replay".
 class ReplayService {
@@ -39,26 +43,46 @@ class ReplayService {
   static constexpr std::size_t kRequestsPerCall = 16;
   static constexpr MonotonicNanos kProgressDeadline = 30'000'000'000;
 
-  // Borrows link and buffer, which outlive it.
-  ReplayService(std::string topic, ReplayLayout layout, FrameLink* link, const ReplayBuffer* buffer);
+  // Borrows link, buffer and answers, which outlive it. `answers` is null where there is no state to tell of.
+  ReplayService(std::string topic, ReplayLayout layout, FrameLink* link, const ReplayBuffer* buffer,
+                StateAnswers* answers = nullptr);
 
   // Reads some requests and sends one slice. Returns how many requests and messages that were.
   std::size_t DoWork(MonotonicNanos now);
 
   // Clients being answered.
   std::size_t clients() const noexcept { return clients_.size(); }
+  // The same, for any thread.
+  std::uint64_t client_count() const noexcept { return client_count_.value(); }
 
   std::uint64_t requests() const noexcept { return requests_.value(); }
   std::uint64_t malformed() const noexcept { return malformed_.value(); }
   std::uint64_t dropped() const noexcept { return dropped_.value(); }
   std::uint64_t messages() const noexcept { return messages_.value(); }
+  std::uint64_t hellos() const noexcept { return hellos_.value(); }
+  std::uint64_t digests() const noexcept { return digests_.value(); }
+  std::uint64_t snapshots() const noexcept { return snapshots_.value(); }
 
  private:
+  // What is left of an answer: at most one of the three, then the end mark.
+  struct Answer {
+    std::optional<SequenceNumber> last;  // of a replay: the newest batch at the time of the request
+    SequenceNumber next = 0;             // number to go on with
+    std::optional<StateAnswers::Message> message;
+    std::optional<SnapshotWalks::TicketId> snapshot;
+  };
   struct Client {
     std::vector<std::uint8_t> identity;
-    SequenceNumber next = 0;             // number to go on with
-    std::optional<SequenceNumber> last;  // newest batch at the time of the request; nothing: only the end mark is due
+    Answer answer;
     MonotonicNanos last_progress = 0;
+  };
+  // The next message to a client, as it stands between the empty frame and the end of the message.
+  struct Outgoing {
+    enum class Kind : std::uint8_t { kWait, kMessage, kEnd };
+    Kind kind = Kind::kEnd;
+    std::optional<std::string_view> label;  // topic or name; nothing: no such frame
+    SequenceNumber number = kEndOfReplay;
+    SharedBytes payload;  // null: of length zero
   };
   struct Budget {
     std::size_t messages = kSliceMessages;
@@ -68,22 +92,33 @@ class ReplayService {
 
   std::size_t ReadRequests(MonotonicNanos now);
   void Accept(InFrames frames, MonotonicNanos now);
-  void Admit(Client client);
+  Answer AnswerTo(const ReplayRequest& request, MonotonicNanos now);
+  void Admit(std::vector<std::uint8_t> identity, const std::optional<ReplayRequest>& request, MonotonicNanos now);
+  void Forget(const Answer& answer);
   std::size_t SendSlice(MonotonicNanos now);
   Progress Serve(Client* client, Budget* budget, MonotonicNanos now);
-  SendResult SendBatch(const Client& client, const ReplayBuffer::Entry& entry);
-  SendResult SendEnd(const std::vector<std::uint8_t>& identity);
+  Outgoing Next(const Answer& answer, MonotonicNanos now) const;
+  void Advance(Answer* answer, const Outgoing& sent);
+  SendResult Send(const std::vector<std::uint8_t>& identity, const Outgoing& message);
+  Outgoing End() const;
+  // The topic, where the layout has one.
+  std::optional<std::string_view> Label(std::string_view topic) const;
 
   const std::string topic_;
   const ReplayLayout layout_;
   FrameLink* const link_;
   const ReplayBuffer* const buffer_;
+  StateAnswers* const answers_;
   std::vector<Client> clients_;
   std::size_t turn_ = 0;  // index of the client that comes first in the next slice
   Counter requests_;
   Counter malformed_;
   Counter dropped_;
   Counter messages_;
+  Counter hellos_;
+  Counter digests_;
+  Counter snapshots_;
+  Counter client_count_;
 };
 
 }  // namespace kvwire

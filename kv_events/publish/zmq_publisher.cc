@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -32,6 +33,11 @@ constexpr int kReplayReceiveHwm = 16;
 constexpr std::int64_t kMaxRequestFrameBytes = 4096;
 constexpr std::size_t kReplayMaxFrames = 8;
 
+std::uint64_t RandomEpoch() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
 PublisherAgent::Options AgentOptions(const KVEventsConfig& config, const PublisherOptions& options,
                                      PublisherAgent::EncodeFunction encode) {
   PublisherAgent::Options agent;
@@ -39,6 +45,15 @@ PublisherAgent::Options AgentOptions(const KVEventsConfig& config, const Publish
   agent.replay_layout = config.kvwire.replay_layout;
   agent.buffer_steps = static_cast<std::size_t>(config.buffer_steps);
   agent.buffer_bytes = static_cast<std::size_t>(config.kvwire.buffer_bytes);
+  agent.data_parallel_rank = options.data_parallel_rank;
+  agent.epoch = RandomEpoch();
+  agent.removals = config.kvwire.removals;
+  agent.overflow = config.kvwire.overflow;
+  agent.heartbeat_interval_ms = config.kvwire.heartbeat_interval_ms;
+  agent.restart_guard_s = config.kvwire.restart_guard_s;
+  agent.snapshot = config.kvwire.snapshot;
+  agent.on_state_wanted = options.on_state_wanted;
+  agent.clock = options.clock;
   agent.log = options.log;
   agent.encode = std::move(encode);
   if (!agent.encode) {
@@ -124,6 +139,7 @@ ZmqPublisher::ZmqPublisher(const KVEventsConfig& config, const PublisherOptions&
     : options_(options),
       rank_(options.data_parallel_rank),
       binds_(links.binds),
+      resyncs_(config.kvwire.overflow == Overflow::kResync),
       queue_(QueueOptions(config, options)),
       publish_(std::move(links.publish)),
       replay_(std::move(links.replay)),
@@ -193,6 +209,11 @@ PublishResult ZmqPublisher::Publish(KVEventBatch&& batch) noexcept {
   return queue_.Push(&batch);
 }
 
+PublishResult ZmqPublisher::PublishChunk(StateChunk&& chunk) noexcept {
+  if (!chunk.blocks.data_parallel_rank) chunk.blocks.data_parallel_rank = rank_;
+  return queue_.PushChunk(&chunk);
+}
+
 // Either this exchange comes after the one in Park, sees true and signals, or it comes before, and then Park's exchange
 // makes the batch visible to the look that follows it.
 void ZmqPublisher::Wake() noexcept {
@@ -203,11 +224,19 @@ void ZmqPublisher::Wake() noexcept {
   if (parked_.exchange(false, std::memory_order_acq_rel)) signal_.Wake();
 }
 
+// Zero when it has passed.
+std::chrono::microseconds ZmqPublisher::TimeUntil(MonotonicNanos time) const {
+  const MonotonicNanos now = options_.clock->Now();
+  if (time <= now) return std::chrono::microseconds(0);
+  return std::chrono::ceil<std::chrono::microseconds>(std::chrono::nanoseconds(time - now));
+}
+
 void ZmqPublisher::Park() noexcept {
   parked_.exchange(true, std::memory_order_acq_rel);
   if (queue_.Front() == nullptr) {
     ZmqLink* const links[] = {publish_.get(), replay_.get()};
-    WaitForInput(links, &signal_, options_.host_wakes ? kLongestSleep : kLookInterval);
+    const std::chrono::microseconds longest = options_.host_wakes ? kLongestSleep : kLookInterval;
+    WaitForInput(links, &signal_, std::min(longest, TimeUntil(due())));
   }
   parked_.exchange(false, std::memory_order_acq_rel);
 }

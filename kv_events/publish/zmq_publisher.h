@@ -38,6 +38,10 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   ~ZmqPublisher() override;
 
   PublishResult Publish(KVEventBatch&& batch) noexcept override;
+  PublishResult PublishChunk(StateChunk&& chunk) noexcept override;
+  bool HasRoom() const noexcept override { return queue_.HasRoom(); }
+  StateWants state_wants() const noexcept override { return agent_.wants(); }
+  bool resyncs_after_loss() const noexcept override { return resyncs_; }
   KVEventBatch TakeSpare() noexcept override { return queue_.TakeSpare(); }
   void Wake() noexcept override;
   using EventPublisher::Close;
@@ -64,8 +68,10 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   Status StartThread();
   void Run() noexcept;
   void Park() noexcept;
+  std::chrono::microseconds TimeUntil(MonotonicNanos time) const;
 
   std::size_t DoWork(MonotonicNanos now) noexcept override;
+  MonotonicNanos due() const noexcept override { return agent_.due(); }
   void AppendLinks(std::vector<ZmqLink*>* links) const override;
   bool HasWork() noexcept override;
 
@@ -78,6 +84,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   const PublisherOptions options_;
   const std::int64_t rank_;
   const bool binds_;
+  const bool resyncs_;
   EventSourceInfo source_;
   std::string exposed_;  // the first of the addresses that is bound on every interface; empty: none
 

@@ -8,6 +8,10 @@ import pathlib
 import struct
 
 HERE = pathlib.Path(__file__).resolve().parent
+# The hello of docs/protocol.md; its digest are the last 17 bytes.
+HELLO = bytes.fromhex("89a565706f6368cf0123456789abcdefb2646174615f706172616c6c656c5f72616e6b01a5666972737400a46e657874cd012ca66f6c64"
+                      "65737407b56865617274626561745f696e74657276616c5f6d73cd03e8a9736e617073686f7473c3a872656d6f76616c73a56578616374"
+                      "a6646967657374919400a347505502cfb1c2d3e4f5061728")
 GOLDEN = HERE.parent / "golden"
 
 
@@ -76,7 +80,10 @@ def replay_request():
         "seventeen_bytes": [b"", bytes(17)], "no_delimiter": [number], "no_delimiter_no_bytes": [b""],
         "delimiter_not_empty": [b"x", b"\x00"], "four_frames": [b"", b"\x00", b"\x00"], "many_frames": [b""] * 16,
         "long_frame": [b"", b"\xaa" * 200],
+        "digest": [b"", b"KVW1digest" + number], "digest_short": [b"", b"KVW1digest"], "snapshot": [b"", b"KVW1snapshot"],
+        "unknown_name": [b"", b"KVW1something"],
         # Answers, which no client should send.
+        "hello_answer": [b"", b"KVW1hello", number, HELLO], "digest_answer": [b"", b"KVW1digest", number, HELLO[-17:]],
         "answer": [b"", b"test", number, b"\x93\x01\x90\x00"], "legacy_answer": [b"", number, b"\x93\x01\x90\x00"],
         "end": [b"", b"", b"\xff" * 8, b""], "live": [b"test", number, b"\x93\x01\x90\x00"],
     }
@@ -95,7 +102,8 @@ def config():
             "kvwire": {"profile": "vllm", "event_format": "array", "array_tail": "legacy", "hash_form": "i64",
                        "wide_hashes": "always", "replay_layout": "legacy", "first_seq": 1, "mode": "bind",
                        "medium_names": {"GPU": "gpu", "CPU": "cpu", "STORAGE": "disk"}, "removals": "per_copy",
-                       "overflow": "drop", "queue_bytes": 1, "buffer_bytes": 1}}),
+                       "overflow": "drop", "queue_bytes": 1, "buffer_bytes": 1,
+                       "heartbeat_interval_ms": 10, "restart_guard_s": 0, "snapshot": "off"}}),
         "suffixes": '{"buffer_steps":10k,"hwm":1K,"max_queue_size":2m,"kvwire":{"queue_bytes":64M,"buffer_bytes":1.5g}}',
         "suffix_fraction": '{"hwm": 1.0005k}', "suffix_binary_fraction": '{"hwm": 1.5K}', "suffix_overflow": '{"hwm": 8388608T}',
         "suffix_huge": '{"hwm": 9999999999t}', "suffix_negative": '{"hwm": -1k}', "suffix_in_text": '{"topic": "a \\"10k\\" b", "hwm": 1k}',
@@ -103,7 +111,7 @@ def config():
         "zero": '{"max_queue_size": 0}', "fraction": '{"buffer_steps": 1.5}', "exponent": '{"buffer_steps": 1e3}',
         "twice": '{"topic": "a", "topic": "a"}', "twice_inside": '{"kvwire": {"mode": "bind", "mode": "bind"}}',
         "unknown": '{"Topic": "x"}', "unknown_inside": '{"kvwire": {"hash_from": "u64"}}', "no_name": '{"": 1}',
-        "later": '{"kvwire": {"heartbeat_interval_ms": 1}}', "resync": '{"kvwire": {"overflow": "resync"}}',
+        "later": '{"kvwire": {"curve": 1}}', "resync": '{"kvwire": {"overflow": "resync"}}', "heartbeat_low": '{"kvwire": {"heartbeat_interval_ms": 1}}',
         "not_text": '{"endpoint": 5557}', "not_object": '{"kvwire": 1}', "no_end": '{"topic": "x', "after": '{} {}', "comment": '{/* */}',
         "bad_escape": '{"topic": "\\x"}', "surrogate": '{"topic": "\\ud800"}', "nul": '{"topic": "\\u0000"}',
         "bad_utf8": b'{"topic": "\xff\xfe"}', "utf8": '{"topic": "\u00e9\u4e16\U0001f600"}', "raw_line_break": '{"topic": "a\nb"}',

@@ -52,6 +52,9 @@ std::optional<InFrames> MemoryLink::TryReceive() { return Take(in_.get()); }
 
 std::unique_ptr<FrameLink> MemoryPub::Subscribe(std::string prefix, std::size_t capacity) {
   const std::shared_ptr<MemoryPipe> pipe = NewPipe(capacity);
+  std::vector<std::uint8_t> subscription(1, 1);
+  subscription.insert(subscription.end(), prefix.begin(), prefix.end());
+  told_.push_back({std::move(subscription)});
   subscribers_.emplace_back(std::move(prefix), pipe);
   return std::make_unique<MemoryLink>(NewPipe(0), pipe);
 }
@@ -63,6 +66,13 @@ SendResult MemoryPub::TrySend(std::span<const OutFrame> frames) noexcept {
     if (fits) Put(pipe.get(), frames);
   }
   return SendResult::kSent;
+}
+
+std::optional<InFrames> MemoryPub::TryReceive() {
+  if (told_.empty()) return std::nullopt;
+  InFrames frames = std::move(told_.front());
+  told_.pop_front();
+  return frames;
 }
 
 std::unique_ptr<FrameLink> MemoryRouter::Connect(const std::string& identity, std::size_t capacity) {

@@ -44,15 +44,17 @@ class MemoryLink final : public FrameLink {
 };
 
 // Sends to every subscriber whose prefix fits; a full subscriber loses the message, the sender is told nothing.
+// Receives one message per subscription.
 class MemoryPub final : public FrameLink {
  public:
   std::unique_ptr<FrameLink> Subscribe(std::string prefix, std::size_t capacity = 1000);
 
   SendResult TrySend(std::span<const OutFrame> frames) noexcept override;
-  std::optional<InFrames> TryReceive() override { return std::nullopt; }
+  std::optional<InFrames> TryReceive() override;
   std::string endpoint() const override { return "memory-pub"; }
 
  private:
+  std::deque<InFrames> told_;
   std::vector<std::pair<std::string, std::shared_ptr<MemoryPipe>>> subscribers_;
 };
 

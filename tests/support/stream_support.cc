@@ -41,6 +41,7 @@ PublisherAgent::Options AgentOptions(const AgentSettings& settings) {
       encoder.Encode(batch, out);
     };
   }
+  if (settings.adjust) settings.adjust(&options);
   return options;
 }
 
@@ -89,6 +90,22 @@ std::vector<std::uint64_t> StoredHashes(std::span<const std::uint8_t> payload) {
   return hashes;
 }
 
+void ApplyEvents(std::span<const std::uint8_t> payload, std::set<std::uint64_t>* held) {
+  const auto decoded = DecodeBatch(payload);
+  if (!decoded) throw std::runtime_error(decoded.error().message);
+  if (decoded->rejected_total > 0) throw std::runtime_error(decoded->rejected[0].error.message);
+  for (std::size_t i = 0; i < decoded->batch.size(); ++i) {
+    const KVEventBatch::Event event = decoded->batch.at(i);
+    if (const auto* stored = std::get_if<BlockStored>(&event)) {
+      for (const BlockHash& hash : stored->block_hashes) held->insert(hash.Low64());
+    } else if (const auto* removed = std::get_if<BlockRemoved>(&event)) {
+      for (const BlockHash& hash : removed->block_hashes) held->erase(hash.Low64());
+    } else {
+      held->clear();
+    }
+  }
+}
+
 std::optional<std::int64_t> RankOf(std::span<const std::uint8_t> payload) {
   const auto decoded = DecodeBatch(payload);
   return decoded ? decoded->batch.data_parallel_rank : std::nullopt;
@@ -127,6 +144,22 @@ SendResult SendFrames(FrameLink* link, const std::vector<std::vector<std::uint8_
 SendResult Ask(FrameLink* link, SequenceNumber start) {
   const SequenceFrame number = EncodeSequence(start);
   return SendFrames(link, {{}, {number.begin(), number.end()}});
+}
+
+SendResult Ask(FrameLink* link, const ExtensionRequest& request) {
+  return SendFrames(link, {{}, EncodeExtensionRequest(request)});
+}
+
+std::optional<Told> ReceiveTold(FrameLink* link) {
+  const std::optional<InFrames> frames = link->TryReceive();
+  if (!frames) return std::nullopt;
+  const std::vector<FrameView> views = Views(*frames);
+  if (const std::optional<ExtensionMessage> message = ParseExtensionMessage(views)) {
+    return Told{std::string(message->name), message->number, {message->payload.begin(), message->payload.end()}, false};
+  }
+  const std::optional<ReplayMessage> replayed = ParseReplayMessage(views);
+  if (!replayed) return std::nullopt;
+  return Told{{}, replayed->sequence, {replayed->payload.begin(), replayed->payload.end()}, replayed->end};
 }
 
 bool Eventually(const std::function<bool()>& condition) {

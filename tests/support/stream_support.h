@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "kv_events/publish/publisher_agent.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/transport/zmq_link.h"
+#include "kv_events/wire/extensions.h"
 #include "kv_events/wire/frames.h"
 #include "tests/support/memory_link.h"
 
@@ -26,6 +29,8 @@ namespace kvwire::test {
 KVEventBatch StoreBatch(std::size_t events, std::uint64_t base = 0);
 // The hashes that a payload stores, in order.
 std::vector<std::uint64_t> StoredHashes(std::span<const std::uint8_t> payload);
+// Changes a set of hashes as a payload says; throws if it cannot be read.
+void ApplyEvents(std::span<const std::uint8_t> payload, std::set<std::uint64_t>* held);
 // The rank that a payload carries.
 std::optional<std::int64_t> RankOf(std::span<const std::uint8_t> payload);
 
@@ -48,6 +53,16 @@ std::optional<Replayed> ReceiveReplayed(FrameLink* link);
 // Sends a request as a DEALER does: these frames.
 SendResult SendFrames(FrameLink* link, const std::vector<std::vector<std::uint8_t>>& frames);
 SendResult Ask(FrameLink* link, SequenceNumber start);
+
+// A message of an answer beyond replay; with an empty name and `end` the end mark.
+struct Told {
+  std::string name;
+  SequenceNumber number = 0;
+  std::vector<std::uint8_t> payload;
+  bool end = false;
+};
+std::optional<Told> ReceiveTold(FrameLink* link);
+SendResult Ask(FrameLink* link, const ExtensionRequest& request);
 
 // Repeats until the condition holds; false when it did not within five seconds.
 bool Eventually(const std::function<bool()>& condition);
@@ -98,6 +113,7 @@ struct AgentSettings {
   SequenceNumber first_number = 0;
   PublisherAgent::EncodeFunction encode;  // empty: BatchEncoder
   LogSink log;
+  std::function<void(PublisherAgent::Options*)> adjust;  // the rest; may be empty
 };
 
 class DrivenPublisher {
@@ -105,6 +121,7 @@ class DrivenPublisher {
   DrivenPublisher(const AgentSettings& settings, FrameLink* publish, FrameLink* replay);
 
   PublishResult Publish(KVEventBatch batch);
+  PublishResult PublishChunk(StateChunk chunk) { return queue.PushChunk(&chunk); }
   void PublishMany(std::size_t batches);
   // DoWork until there is nothing to do.
   void Drain();

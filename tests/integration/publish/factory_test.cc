@@ -117,6 +117,10 @@ TEST_CASE("numbers that no parser saw are checked") {
   CHECK(Contains(refused([](KVEventsConfig* c) { c->kvwire.first_seq = kEndOfReplay; }), "first_seq"));
   CHECK(Contains(refused([](KVEventsConfig* c) { c->kvwire.queue_bytes = 0; }), "queue_bytes"));
   CHECK(Contains(refused([](KVEventsConfig* c) { c->kvwire.buffer_bytes = -1; }), "buffer_bytes"));
+  CHECK(Contains(refused([](KVEventsConfig* c) { c->kvwire.heartbeat_interval_ms = 9; }),
+                 "heartbeat_interval_ms: 9; allowed: 10 to 3600000"));
+  CHECK(Contains(refused([](KVEventsConfig* c) { c->kvwire.restart_guard_s = -1; }),
+                 "restart_guard_s: -1; allowed: 0 to 3600"));
   CHECK(refused([](KVEventsConfig* c) {
           c->buffer_steps = 0;
           c->hwm = 0;

@@ -181,10 +181,19 @@ TEST_CASE("A wrong value is refused with the key, what is allowed, and the value
       {R"({"kvwire": {"medium_names": {"DISK": "cpu"}}})",
        "kvwire.medium_names: CPU and DISK are both \"cpu\"; allowed: different names"},
       {R"({"kvwire": {"removals": "last"}})", "kvwire.removals: Input should be 'exact' or 'per_copy', found \"last\""},
-      {R"({"kvwire": {"overflow": "block"}})", "kvwire.overflow: Input should be 'drop', found \"block\""},
+      {R"({"kvwire": {"overflow": "block"}})", "kvwire.overflow: Input should be 'resync' or 'drop', found \"block\""},
       {R"({"kvwire": {"queue_bytes": 0}})",
        "kvwire.queue_bytes: Input should be a whole number from 1 to 9223372036854775807, found 0"},
       {R"({"kvwire": {"buffer_bytes": -5}})", "kvwire.buffer_bytes: Input should be a whole number from 1 to "},
+      {R"({"kvwire": {"heartbeat_interval_ms": 9}})",
+       "kvwire.heartbeat_interval_ms: Input should be 0 or a whole number from 10 to 3600000, found 9"},
+      {R"({"kvwire": {"heartbeat_interval_ms": 3600001}})", "0 or a whole number from 10 to 3600000, found 3600001"},
+      {R"({"kvwire": {"heartbeat_interval_ms": -1}})", "0 or a whole number from 10 to 3600000, found -1"},
+      {R"({"kvwire": {"heartbeat_interval_ms": 0.0}})", "0 or a whole number from 10 to 3600000, found 0.0"},
+      {R"({"kvwire": {"restart_guard_s": 3601}})",
+       "kvwire.restart_guard_s: Input should be a whole number from 0 to 3600, found 3601"},
+      {R"({"kvwire": {"restart_guard_s": "60"}})", "a whole number from 0 to 3600, without quotes, found \"60\""},
+      {R"({"kvwire": {"snapshot": "on"}})", "kvwire.snapshot: Input should be 'kvwire', 'xllm' or 'off', found \"on\""},
   };
   for (const Row& row : rows) {
     CAPTURE(row.json);
@@ -203,6 +212,12 @@ TEST_CASE("The bounds themselves are allowed") {
   CHECK(low.hwm == 0);
   CHECK(low.max_queue_size == 1);
   CHECK(low.kvwire.queue_bytes == 1);
+  const KVEventsConfig off = Parsed(R"({"kvwire": {"heartbeat_interval_ms": 0, "restart_guard_s": 0}})");
+  CHECK(off.kvwire.heartbeat_interval_ms == 0);
+  CHECK(off.kvwire.restart_guard_s == 0);
+  CHECK(Parsed(R"({"kvwire": {"heartbeat_interval_ms": 10}})").kvwire.heartbeat_interval_ms == 10);
+  CHECK(Parsed(R"({"kvwire": {"heartbeat_interval_ms": 3600k}})").kvwire.heartbeat_interval_ms == 3600000);
+  CHECK(Parsed(R"({"kvwire": {"restart_guard_s": 3600}})").kvwire.restart_guard_s == 3600);
   const KVEventsConfig high = Parsed(R"({"buffer_steps": 9223372036854775807, "hwm": 2147483647})");
   CHECK(high.buffer_steps == INT64_MAX);
   CHECK(high.hwm == INT32_MAX);
@@ -218,7 +233,7 @@ TEST_CASE("Every switch of the kvwire object is read") {
   const KVEventsConfig::Extensions read = Parsed(R"({"kvwire": {"event_format": "array", "array_tail": "legacy",
       "hash_form": "first_i64", "wide_hashes": "always", "replay_layout": "legacy", "first_seq": 1, "mode": "connect",
       "medium_names": {"GPU": "gpu", "CPU": "cpu", "DISK": "ssd", "STORAGE": "disk"}, "removals": "per_copy", "overflow": "drop",
-      "queue_bytes": 10, "buffer_bytes": 20}})")
+      "queue_bytes": 10, "buffer_bytes": 20, "heartbeat_interval_ms": 1000, "restart_guard_s": 5, "snapshot": "off"}})")
                                               .kvwire;
   KVEventsConfig::Extensions expected;
   expected.event_format = EventFormat::kArray;
@@ -235,6 +250,10 @@ TEST_CASE("Every switch of the kvwire object is read") {
   expected.removals = Removals::kPerCopy;
   expected.queue_bytes = 10;
   expected.buffer_bytes = 20;
+  expected.overflow = Overflow::kDrop;
+  expected.heartbeat_interval_ms = 1000;
+  expected.restart_guard_s = 5;
+  expected.snapshot = SnapshotForm::kOff;
   CHECK(read == expected);
   CHECK(Parsed(R"({"kvwire": {"hash_form": "i64", "mode": "bind"}})").kvwire.hash_form == HashForm::kInt64);
   CHECK(Parsed(R"({"kvwire": {"mode": "bind"}})").kvwire.mode == SocketMode::kBind);
@@ -242,18 +261,14 @@ TEST_CASE("Every switch of the kvwire object is read") {
   CHECK(Parsed(R"({"kvwire": {}})") == KVEventsConfig());
 }
 
-TEST_CASE("Keys and values of later versions are refused as such") {
-  for (const char* key : {"token_ids", "heartbeat_interval_ms", "restart_guard_s", "snapshot", "curve"}) {
+TEST_CASE("Keys of later versions are refused as such") {
+  for (const char* key : {"token_ids", "curve"}) {
     CAPTURE(key);
     const auto config = KVEventsConfig::FromJson(R"({"kvwire": {")" + std::string(key) + R"(": 1}})");
     REQUIRE_FALSE(config.has_value());
     CHECK(config.error().code == ErrorCode::kUnsupported);
     CHECK(Contains(config.error().message, "kvwire." + std::string(key) + " is not available in this version"));
   }
-  const auto resync = KVEventsConfig::FromJson(R"({"kvwire": {"overflow": "resync"}})");
-  REQUIRE_FALSE(resync.has_value());
-  CHECK(resync.error().code == ErrorCode::kUnsupported);
-  CHECK(Contains(resync.error().message, "\"resync\" is not available in this version, only \"drop\" is"));
 }
 
 TEST_CASE("Bare numbers may carry a suffix") {
@@ -412,6 +427,8 @@ TEST_CASE("An explicit key wins over the profile, wherever either stands") {
   CHECK(dotted.kvwire.event_format == EventFormat::kMap);
   CHECK(dotted.kvwire.array_tail == ArrayTail::kLegacy);
   CHECK(Parsed(R"({"kvwire": {"profile": "xllm", "medium_names": {"GPU": "GPU"}}})").kvwire.medium_cpu == "cpu");
+  CHECK(Parsed(R"({"kvwire": {"profile": "xllm"}})").kvwire.snapshot == SnapshotForm::kXllm);
+  CHECK(Parsed(R"({"kvwire": {"profile": "xllm", "snapshot": "off"}})").kvwire.snapshot == SnapshotForm::kOff);
 }
 
 TEST_CASE("An unknown profile leaves the switches alone") {
@@ -483,7 +500,7 @@ TEST_CASE("ToJson spells vLLM's keys in its order, and reads back equal") {
       R"("hwm":100000,"max_queue_size":100000,"topic":"","kvwire":{"profile":"vllm","event_format":"map",)"
       R"("array_tail":"full","hash_form":"u64","wide_hashes":"minimal","replay_layout":"topic","first_seq":0,)"
       R"("mode":"auto","medium_names":{"GPU":"GPU","CPU":"CPU","DISK":"DISK","STORAGE":"STORAGE"},"removals":"exact",)"
-      R"("overflow":"drop","queue_bytes":268435456,"buffer_bytes":536870912}})");
+      R"("overflow":"resync","queue_bytes":268435456,"buffer_bytes":536870912,"heartbeat_interval_ms":0,"restart_guard_s":60,"snapshot":"kvwire"}})");
   const char* const texts[] = {
       "{}",
       R"({"enable_kv_cache_events": true, "publisher": "null", "replay_endpoint": "tcp://*:1", "topic": "é\"\\"})",

@@ -188,6 +188,128 @@ TEST_CASE("handing over allocates nothing once the memory goes round") {
   }
 }
 
+PublishResult PushChunk(PublishQueue* queue, std::uint64_t base = 0) {
+  StateChunk chunk{StoreBatch(1, base), 3, true, true};
+  return queue->PushChunk(&chunk);
+}
+
+TEST_CASE("C9: chunks come out in order among the batches, with the number drawn next and none of their own") {
+  PublishQueue queue({10, 1 << 20, 5});
+  CHECK(PushChunk(&queue, 100) == PublishResult::kAccepted);
+  CHECK(Push(&queue) == PublishResult::kAccepted);
+  CHECK(PushChunk(&queue, 200) == PublishResult::kAccepted);
+  CHECK(Push(&queue) == PublishResult::kAccepted);
+  struct Expected {
+    QueuedBatch::Kind kind;
+    SequenceNumber number;
+  };
+  using enum QueuedBatch::Kind;
+  for (const Expected& expected : {Expected{kChunk, 5}, {kBatch, 5}, {kChunk, 6}, {kBatch, 6}}) {
+    const QueuedBatch* queued = queue.Front();
+    REQUIRE(queued != nullptr);
+    CHECK(queued->kind == expected.kind);
+    CHECK(queued->number == expected.number);
+    if (expected.kind == kChunk) {
+      CHECK(queued->walk == 3);
+      CHECK(queued->first);
+      CHECK(queued->last);
+    }
+    queue.Finish(Outcome::kSent);
+  }
+  CHECK(queue.stats().chunks == 2);
+  CHECK(queue.stats().last_number == 6);
+  CHECK(Balanced(queue.stats(), 2));
+}
+
+TEST_CASE("chunks share the bounds with the batches, keep their content when refused, and are counted apart") {
+  PublishQueue queue({2, 1 << 20, 0});
+  CHECK(PushChunk(&queue) == PublishResult::kAccepted);
+  CHECK(Push(&queue) == PublishResult::kAccepted);
+  StateChunk refused{StoreBatch(1, 7), 1, false, false};
+  CHECK(queue.PushChunk(&refused) == PublishResult::kDroppedQueueFull);
+  CHECK(refused.blocks == StoreBatch(1, 7));
+  CHECK(queue.stats().chunks_queued == 1);
+  CHECK(queue.stats().queued == 1);
+  CHECK(Push(&queue) == PublishResult::kDroppedQueueFull);
+  queue.Close();
+  CHECK(queue.PushChunk(&refused) == PublishResult::kDroppedClosed);
+  queue.DropAll();
+  CHECK(queue.stats().chunks_queued == 0);
+  CHECK(queue.stats().chunks_dropped == 3);
+  CHECK(queue.stats().chunks == 0);
+  CHECK(queue.stats().queued_bytes == 0);
+  CHECK(Balanced(queue.stats(), 2));
+}
+
+TEST_CASE("there is room below half of the count and half of the bytes") {
+  PublishQueue queue({4, 1 << 20, 0});
+  CHECK(queue.HasRoom());
+  static_cast<void>(Push(&queue));
+  CHECK(queue.HasRoom());
+  static_cast<void>(PushChunk(&queue));
+  CHECK_FALSE(queue.HasRoom());
+  queue.Front();
+  CHECK_FALSE(queue.HasRoom());
+  queue.Finish(Outcome::kSent);
+  CHECK(queue.HasRoom());
+
+  PublishQueue tight({1000, 2 * (sizeof(QueuedBatch) + StoreBatch(1).ByteSize()), 0});
+  CHECK(tight.HasRoom());
+  static_cast<void>(Push(&tight));
+  CHECK_FALSE(tight.HasRoom());
+  CHECK(PublishQueue({1, 1 << 20, 0}).HasRoom());
+}
+
+TEST_CASE("J5: a heartbeat's number is the next one, and only while nothing is queued") {
+  PublishQueue queue({1, 1 << 20, 7});
+  CHECK(queue.TakeNumber(std::nullopt) == 7);
+  CHECK(Push(&queue) == PublishResult::kAccepted);
+  CHECK_FALSE(queue.TakeNumber(std::nullopt));
+  REQUIRE(queue.Front() != nullptr);
+  CHECK(queue.Front()->number == 8);
+  CHECK_FALSE(queue.TakeNumber(std::nullopt));
+  CHECK(Push(&queue) == PublishResult::kDroppedQueueFull);  // burns 9
+  queue.Finish(Outcome::kSent);
+  CHECK_FALSE(queue.TakeNumber(9));  // whoever insists on no gap gets none
+  CHECK(queue.TakeNumber(std::nullopt) == 10);
+  CHECK(queue.TakeNumber(11) == 11);
+  CHECK(Push(&queue) == PublishResult::kAccepted);
+  CHECK(queue.Front()->number == 12);
+  CHECK(queue.stats().heartbeats == 3);
+  CHECK(queue.stats().last_number == 12);
+  CHECK(Balanced(queue.stats(), 3));
+}
+
+TEST_CASE("J5: two threads draw every number once, whoever is first") {
+  constexpr std::uint64_t kBatches = 20000;
+  PublishQueue queue({4, 1 << 20, 0});
+  std::atomic<bool> done{false};
+  std::vector<SequenceNumber> numbers;
+  std::thread publisher([&] {
+    while (true) {
+      const bool last_look = done.load();
+      if (const QueuedBatch* queued = queue.Front()) {
+        if (queued->kind == QueuedBatch::Kind::kBatch) numbers.push_back(queued->number);
+        queue.Finish(Outcome::kSent);
+      } else if (const std::optional<SequenceNumber> number = queue.TakeNumber(std::nullopt)) {
+        numbers.push_back(*number);
+      }
+      if (last_look && queue.Front() == nullptr) return;
+    }
+  });
+  std::uint64_t refused = 0;
+  for (std::uint64_t i = 0; i < kBatches; ++i) {
+    if (Push(&queue) != PublishResult::kAccepted) ++refused;
+    if (i % 7 == 0) static_cast<void>(PushChunk(&queue));
+  }
+  done = true;
+  publisher.join();
+  for (std::size_t i = 1; i < numbers.size(); ++i) REQUIRE(numbers[i] > numbers[i - 1]);
+  CHECK(queue.next_number() == numbers.size() + refused);
+  CHECK(queue.stats().heartbeats == numbers.size() - (kBatches - refused));
+  CHECK(Balanced(queue.stats(), kBatches));
+}
+
 TEST_CASE("two threads pass every batch once, in order, and the counts agree whenever somebody looks") {
   constexpr std::uint64_t kBatches = 20000;
   PublishQueue queue({64, 1 << 20, 0});
