@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every sequence of what can happen to a few batches: a consumer that claims to be synchronised holds what the
+// publisher holds.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "tests/fault/search_model.h"
+
+namespace kvwire::test {
+namespace {
+
+// Whether status() is held to its word. Without, what is wrong is counted and printed.
+constexpr bool kStatusIsHeldToItsWord = false;
+
+constexpr std::size_t kDepth = KVWIRE_SEARCH_DEPTH;
+
+using Sequence = std::array<Step, kDepth>;
+
+// The steps of a sequence that are no plain delivery, as a set.
+using Faults = std::uint32_t;
+
+constexpr Faults Bit(Step step) { return Faults{1} << static_cast<unsigned>(step); }
+
+Faults FaultsOf(const Sequence& steps) {
+  Faults faults = 0;
+  for (const Step step : steps) faults |= Bit(step);
+  return faults & ~Bit(Step::kDeliver);
+}
+
+std::string Names(Faults faults) {
+  std::string text;
+  for (std::size_t i = 0; i < kNumSteps; ++i) {
+    const Step step = static_cast<Step>(i);
+    if ((faults & Bit(step)) != 0) text += (text.empty() ? "" : " + ") + std::string(ToString(step));
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+struct Case {
+  std::uint64_t wrong = 0;
+  Sequence first{};
+  StreamStatus status;
+};
+
+struct Report {
+  std::uint64_t sequences = 0;
+  std::uint64_t claimed = 0;  // and right
+  std::uint64_t unclaimed = 0;
+  std::uint64_t wrong = 0;
+  std::uint64_t allowed = 0;  // wrong, where nothing on the wire tells
+  std::map<Faults, Case> cases;
+};
+
+// With nobody to ask, nothing need tell a life that went past the old number from the old one.
+bool Allowed(const SearchOptions& options, Faults faults) {
+  return options.mode == Mode::kNoReplay && (faults & Bit(Step::kRestartPast)) != 0;
+}
+
+Report SearchAll(const SearchOptions& options) {
+  Report report;
+  Sequence steps{};
+  for (;;) {
+    const SearchResult result = Run(options, steps);
+    ++report.sequences;
+    if (result.wrong()) {
+      const Faults faults = FaultsOf(steps);
+      ++(Allowed(options, faults) ? report.allowed : report.wrong);
+      Case& found = report.cases[faults];
+      if (found.wrong++ == 0) {
+        found.first = steps;
+        found.status = result.status;
+      }
+    } else {
+      ++(result.claimed() ? report.claimed : report.unclaimed);
+    }
+    // The next sequence, as a number with one digit a step.
+    std::size_t i = 0;
+    for (; i < kDepth; ++i) {
+      steps[i] = static_cast<Step>((static_cast<std::size_t>(steps[i]) + 1) % kNumSteps);
+      if (steps[i] != Step::kDeliver) break;
+    }
+    if (i == kDepth) return report;
+  }
+}
+
+// The sets of faults that suffice, each with its first sequence.
+std::string Describe(const Report& report) {
+  std::string text = fmt::format("{} sequences: {} claimed and right, {} not claimed, {} wrong, {} wrong and allowed\n",
+                                 report.sequences, report.claimed, report.unclaimed, report.wrong, report.allowed);
+  for (const auto& [faults, found] : report.cases) {
+    const bool minimal = std::none_of(report.cases.begin(), report.cases.end(), [faults = faults](const auto& other) {
+      return other.first != faults && (other.first & faults) == other.first;
+    });
+    if (!minimal) continue;
+    text += fmt::format("  {}: {} wrong, e.g. [{}]: {}, {}\n", Names(faults), found.wrong, ToString(found.first),
+                        ToString(found.status.state), found.status.reason);
+  }
+  return text;
+}
+
+TEST_CASE("no sequence of faults makes a consumer claim what the publisher does not hold") {
+  std::vector<Mode> modes{Mode::kNoReplay, Mode::kReplay};
+  if (kHelloIsSpoken) modes.push_back(Mode::kReplayHello);
+  for (const Mode mode : modes) {
+    for (const Pace pace : {Pace::kEachStep, Pace::kAtEnd}) {
+      const Report report = SearchAll({.mode = mode, .pace = pace});
+      const std::string text = fmt::format("{}, {}: {}", ToString(mode), ToString(pace), Describe(report));
+      fmt::print("{}", text);
+      CAPTURE(text);
+      std::uint64_t all = 1;
+      for (std::size_t i = 0; i < kDepth; ++i) all *= kNumSteps;
+      CHECK(report.sequences == all);
+      CHECK(report.claimed > 0);
+      if (kStatusIsHeldToItsWord) CHECK(report.wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("C12: without a heartbeat nothing tells of a lost last message; one heartbeat does") {
+  const std::vector<Step> steps{Step::kDeliver, Step::kDrop};
+  for (const Mode mode : {Mode::kNoReplay, Mode::kReplay}) {
+    CAPTURE(ToString(mode));
+    CHECK_FALSE(Run({.mode = mode, .ending = Ending::kSilent}, steps).equal);
+    CHECK_FALSE(Run({.mode = mode, .ending = Ending::kHeartbeat}, steps).wrong());
+  }
+  CHECK(Run({.mode = Mode::kReplay, .ending = Ending::kHeartbeat}, steps).equal);
+}
+
+TEST_CASE(
+    "C14: without hello a life that went past the old number may pass for a gap; who watches the connection asks") {
+  const std::vector<Step> steps{Step::kDeliver, Step::kDeliver, Step::kRestartPast};
+  // Numbers and replay alone: the new life's batches on top of the old ones.
+  CHECK_FALSE(Run({.mode = Mode::kReplay, .peers = Peers::kUnwatched}, steps).equal);
+  CHECK_FALSE(Run({.mode = Mode::kNoReplay, .peers = Peers::kUnwatched}, steps).equal);
+  CHECK(Run({.mode = Mode::kReplay, .peers = Peers::kWatched}, steps).equal);
+}
+
+TEST_CASE("the model's publisher and consumer agree when nothing goes wrong") {
+  const std::vector<Step> steps(20, Step::kDeliver);
+  for (const Mode mode : {Mode::kNoReplay, Mode::kReplay}) {
+    const SearchResult result = Run({.mode = mode}, steps);
+    CHECK(result.equal);
+    CHECK(result.claimed());
+  }
+}
+
+}  // namespace
+}  // namespace kvwire::test
