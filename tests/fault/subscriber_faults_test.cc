@@ -71,6 +71,13 @@ LinkOptions Watching() {
   return options;
 }
 
+// Whatever a loop publishes stays in the replay.
+KVEventsConfig Roomy() {
+  KVEventsConfig config = LoopbackConfig();
+  config.buffer_steps = 10'000'000;
+  return config;
+}
+
 void PublishMany(PublisherBench* bench, int batches) {
   for (int i = 0; i < batches; ++i) REQUIRE(bench->publisher->Publish({}) == PublishResult::kAccepted);
 }
@@ -79,7 +86,7 @@ TEST_CASE("J1: whichever end binds, and however early the publisher begins, a co
   for (const SocketMode mode : {SocketMode::kBind, SocketMode::kConnect}) {
     CAPTURE(static_cast<int>(mode));
     const auto zmq = ZmqContext::Create();
-    KVEventsConfig config = LoopbackConfig();
+    KVEventsConfig config = Roomy();
     config.kvwire.mode = mode;
     std::unique_ptr<ZmqLink> live;
     if (mode == SocketMode::kConnect) {
@@ -97,6 +104,7 @@ TEST_CASE("J1: whichever end binds, and however early the publisher begins, a co
     // What the replay did not have yet when it was asked, and the subscription missed, comes with the next batch.
     REQUIRE(Eventually([&] {
       PublishMany(&bench, 1);
+      REQUIRE(bench.Settled());
       subscriber.stream->DoWork(SystemClock::Get().Now());
       return subscriber.sink.numbers.size() > 25;
     }));
@@ -124,7 +132,7 @@ TEST_CASE("J1: a consumer without a replay that comes late says from where on it
 }
 
 TEST_CASE("J12: what is published between the replay's answer and the arrival of the subscription is not lost") {
-  PublisherBench bench;
+  PublisherBench bench(Roomy());
   const std::string events = bench.publisher->source()->endpoint;
   TcpProxy proxy(static_cast<std::uint16_t>(std::stoi(events.substr(events.rfind(':') + 1))));
   proxy.Delay(std::chrono::milliseconds(100));
@@ -137,6 +145,7 @@ TEST_CASE("J12: what is published between the replay's answer and the arrival of
   REQUIRE(Eventually([&] {
     PublishMany(&bench, 1);
     ++next;
+    REQUIRE(bench.Settled());
     subscriber.stream->DoWork(SystemClock::Get().Now());
     return bench.publisher->stats().subscriptions > 0;
   }));
