@@ -16,9 +16,6 @@
 namespace kvwire::test {
 namespace {
 
-// Whether status() is held to its word. Without, what is wrong is counted and printed.
-constexpr bool kStatusIsHeldToItsWord = false;
-
 constexpr std::size_t kDepth = KVWIRE_SEARCH_DEPTH;
 
 using Sequence = std::array<Step, kDepth>;
@@ -27,6 +24,9 @@ using Sequence = std::array<Step, kDepth>;
 using Faults = std::uint32_t;
 
 constexpr Faults Bit(Step step) { return Faults{1} << static_cast<unsigned>(step); }
+
+// What status() does not take into account yet: with these steps wrong claims are counted and printed, and no failure.
+constexpr Faults kNotYet = Bit(Step::kUndecodable);
 
 Faults FaultsOf(const Sequence& steps) {
   Faults faults = 0;
@@ -54,6 +54,7 @@ struct Report {
   std::uint64_t claimed = 0;  // and right
   std::uint64_t unclaimed = 0;
   std::uint64_t wrong = 0;
+  std::uint64_t not_yet = 0;  // wrong, see kNotYet
   std::uint64_t allowed = 0;  // wrong, where nothing on the wire tells
   std::map<Faults, Case> cases;
 };
@@ -71,7 +72,7 @@ Report SearchAll(const SearchOptions& options) {
     ++report.sequences;
     if (result.wrong()) {
       const Faults faults = FaultsOf(steps);
-      ++(Allowed(options, faults) ? report.allowed : report.wrong);
+      ++((faults & kNotYet) != 0 ? report.not_yet : Allowed(options, faults) ? report.allowed : report.wrong);
       Case& found = report.cases[faults];
       if (found.wrong++ == 0) {
         found.first = steps;
@@ -92,8 +93,10 @@ Report SearchAll(const SearchOptions& options) {
 
 // The sets of faults that suffice, each with its first sequence.
 std::string Describe(const Report& report) {
-  std::string text = fmt::format("{} sequences: {} claimed and right, {} not claimed, {} wrong, {} wrong and allowed\n",
-                                 report.sequences, report.claimed, report.unclaimed, report.wrong, report.allowed);
+  std::string text = fmt::format(
+      "{} sequences: {} claimed and right, {} not claimed, {} wrong, {} wrong for what is not told yet, {} wrong and "
+      "allowed\n",
+      report.sequences, report.claimed, report.unclaimed, report.wrong, report.not_yet, report.allowed);
   for (const auto& [faults, found] : report.cases) {
     const bool minimal = std::none_of(report.cases.begin(), report.cases.end(), [faults = faults](const auto& other) {
       return other.first != faults && (other.first & faults) == other.first;
@@ -118,7 +121,7 @@ TEST_CASE("no sequence of faults makes a consumer claim what the publisher does 
       for (std::size_t i = 0; i < kDepth; ++i) all *= kNumSteps;
       CHECK(report.sequences == all);
       CHECK(report.claimed > 0);
-      if (kStatusIsHeldToItsWord) CHECK(report.wrong == 0);
+      CHECK(report.wrong == 0);
     }
   }
 }

@@ -15,6 +15,8 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
+constexpr MonotonicNanos kMillisecond = 1'000'000;
+
 enum class Content : std::uint8_t { kStore, kStoreAndRemove, kClear, kEmpty };
 
 // A block of the batch with this number; no two lives share one.
@@ -85,7 +87,8 @@ class InboxLink : public FrameLink {
 
 class ModelPublisher {
  public:
-  explicit ModelPublisher(Inbox* live) : live_(live) {}
+  // Only one that speaks hello answers more than starts of replays.
+  ModelPublisher(Inbox* live, Mode mode) : live_(live), speaks_hello_(mode == Mode::kReplayHello) {}
 
   // Draws a number; the batch is in the replay from now on.
   const Bytes& Publish(bool clear = false) {
@@ -120,8 +123,10 @@ class ModelPublisher {
   void Answer(std::span<const OutFrame> request, Inbox* asker) const {
     const FrameView start = request.back().bytes;
     if constexpr (kHelloIsSpoken) {
-      if (const auto extension = ParseExtensionRequest(start)) AnswerExtension(*extension, asker);
+      const auto extension = speaks_hello_ ? ParseExtensionRequest(start) : std::nullopt;
+      if (extension) AnswerExtension(*extension, asker);
     }
+    // Anything else is a number above every batch's.
     const SequenceNumber from = start.size() == 8 ? DecodeSequence(start).value_or(0) : kEndOfReplay;
     for (SequenceNumber number = from; number < replay_.size(); ++number) {
       asker->messages.push_back({{}, {'k', 'v'}, NumberFrame(number), *replay_[number]});
@@ -185,6 +190,7 @@ class ModelPublisher {
   }
 
   Inbox* const live_;
+  const bool speaks_hello_;
   std::uint64_t life_ = 0;
   SequenceNumber next_ = 0;
   std::vector<const Bytes*> replay_;  // by number
@@ -229,7 +235,7 @@ class Consumer final : public StreamSink {
 
 class Search {
  public:
-  explicit Search(const SearchOptions& options) : options_(options), publisher_(&live_) {
+  explicit Search(const SearchOptions& options) : options_(options), publisher_(&live_, options.mode) {
     ReplayLinkFactory replay;
     if (options.mode != Mode::kNoReplay) {
       replay = [this] { return std::make_unique<RouterLink>(&publisher_); };
@@ -312,7 +318,7 @@ class Search {
   }
 
   void Settle() {
-    while (stream_->DoWork(0) > 0) {
+    while (stream_->DoWork(now_ += kMillisecond) > 0) {
     }
   }
 
@@ -321,6 +327,7 @@ class Search {
   ModelPublisher publisher_;
   Consumer consumer_;
   std::optional<EventStream> stream_;
+  MonotonicNanos now_ = 0;
   std::vector<std::pair<SequenceNumber, const Bytes*>> delayed_;
 };
 
