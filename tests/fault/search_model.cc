@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fault/search_model.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
@@ -16,6 +17,7 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr MonotonicNanos kMillisecond = 1'000'000;
+constexpr std::size_t kFew = 2;
 
 enum class Content : std::uint8_t { kStore, kStoreAndRemove, kClear, kEmpty };
 
@@ -88,7 +90,10 @@ class InboxLink : public FrameLink {
 class ModelPublisher {
  public:
   // Only one that speaks hello answers more than starts of replays.
-  ModelPublisher(Inbox* live, Mode mode) : live_(live), speaks_hello_(mode == Mode::kReplayHello) {}
+  ModelPublisher(Inbox* live, const SearchOptions& options)
+      : live_(live),
+        speaks_hello_(options.mode == Mode::kReplayHello),
+        kept_(options.room == Room::kScarce ? kFew : kEndOfReplay) {}
 
   // Draws a number; the batch is in the replay from now on.
   const Bytes& Publish(bool clear = false) {
@@ -128,7 +133,7 @@ class ModelPublisher {
     }
     // Anything else is a number above every batch's.
     const SequenceNumber from = start.size() == 8 ? DecodeSequence(start).value_or(0) : kEndOfReplay;
-    for (SequenceNumber number = from; number < replay_.size(); ++number) {
+    for (SequenceNumber number = std::max(from, oldest()); number < replay_.size(); ++number) {
       asker->messages.push_back({{}, {'k', 'v'}, NumberFrame(number), *replay_[number]});
     }
     asker->messages.push_back({{}, {}, NumberFrame(kEndOfReplay), {}});
@@ -144,6 +149,8 @@ class ModelPublisher {
     if constexpr (kHelloIsSpoken) digests_.push_back(digest_.entries());
     return payload;
   }
+  // In the replay.
+  SequenceNumber oldest() const { return replay_.size() > kept_ ? replay_.size() - kept_ : 0; }
   void Hold(std::uint64_t block) {
     held_.push_back(block);
     digest_.Add(0, "GPU", block);
@@ -164,7 +171,7 @@ class ModelPublisher {
         Hello hello;
         hello.epoch = 77 + life_;
         hello.next = next_;
-        if (!replay_.empty()) hello.oldest = 0;
+        if (!replay_.empty()) hello.oldest = oldest();
         hello.heartbeat_interval_ms = 1000;
         hello.snapshots = true;
         hello.digest = digest_.entries();
@@ -191,6 +198,7 @@ class ModelPublisher {
 
   Inbox* const live_;
   const bool speaks_hello_;
+  const std::uint64_t kept_;  // batches for replay
   std::uint64_t life_ = 0;
   SequenceNumber next_ = 0;
   std::vector<const Bytes*> replay_;  // by number
@@ -235,12 +243,14 @@ class Consumer final : public StreamSink {
 
 class Search {
  public:
-  explicit Search(const SearchOptions& options) : options_(options), publisher_(&live_, options.mode) {
+  explicit Search(const SearchOptions& options) : options_(options), publisher_(&live_, options) {
     ReplayLinkFactory replay;
     if (options.mode != Mode::kNoReplay) {
       replay = [this] { return std::make_unique<RouterLink>(&publisher_); };
     }
-    stream_.emplace(std::make_unique<InboxLink>(&live_), std::move(replay), EventStreamOptions(), &consumer_);
+    EventStreamOptions stream;
+    if (options.room == Room::kScarce) stream.max_waiting_messages = kFew;
+    stream_.emplace(std::make_unique<InboxLink>(&live_), std::move(replay), stream, &consumer_);
     Connect();
     Settle();
   }
@@ -351,6 +361,8 @@ std::string_view ToString(Mode mode) noexcept {
 }
 
 std::string_view ToString(Pace pace) noexcept { return pace == Pace::kEachStep ? "step by step" : "all at once"; }
+
+std::string_view ToString(Room room) noexcept { return room == Room::kAmple ? "ample room" : "scarce room"; }
 
 SearchResult Run(const SearchOptions& options, std::span<const Step> steps) { return Search(options).Run(steps); }
 

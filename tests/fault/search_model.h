@@ -50,11 +50,18 @@ enum class Pace : std::uint8_t {
 };
 std::string_view ToString(Pace pace) noexcept;
 
+enum class Room : std::uint8_t {
+  kAmple,
+  kScarce,  // the replay has the last two batches, and two live messages may wait for one
+};
+std::string_view ToString(Room room) noexcept;
+
 struct SearchOptions {
   Mode mode = Mode::kReplay;
   Ending ending = Ending::kHeartbeat;
   Peers peers = Peers::kWatched;
   Pace pace = Pace::kEachStep;
+  Room room = Room::kAmple;
 };
 
 // What is so when nothing moves any more.
