@@ -8,7 +8,19 @@
 
 namespace kvwire {
 
-std::shared_ptr<ZmqContext> ZmqContext::Create() { return std::shared_ptr<ZmqContext>(new ZmqContext(zmq_ctx_new())); }
+namespace {
+
+// A publisher takes six, its monitors included; the default of 1023 would end at 170 ranks. A context takes 12 bytes
+// for each.
+constexpr int kMaxSockets = 16'384;
+
+}  // namespace
+
+std::shared_ptr<ZmqContext> ZmqContext::Create() {
+  void* const handle = zmq_ctx_new();
+  if (handle != nullptr) zmq_ctx_set(handle, ZMQ_MAX_SOCKETS, kMaxSockets);
+  return std::shared_ptr<ZmqContext>(new ZmqContext(handle));
+}
 
 std::shared_ptr<ZmqContext> ZmqContext::Shared() {
   // Held weakly: the last link takes the context with it, and so waits, within its linger, until what it sent is gone.

@@ -9,6 +9,7 @@ namespace kvwire {
 // A ZeroMQ context, shared by everything in the process that must reach each other over inproc. Destroying the last
 // reference terminates it; every link holds one.
 // Threads: may be shared between threads.
+// Bounds: 16,384 sockets, a link takes one, and two more when it watches its peers.
 class ZmqContext {
  public:
   static std::shared_ptr<ZmqContext> Create();

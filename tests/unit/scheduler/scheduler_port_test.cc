@@ -125,7 +125,7 @@ TEST_CASE("with events off no publisher is needed") {
   scheduler.Shutdown();
 }
 
-TEST_CASE("evictions and stores of one step leave in one batch, evictions first") {
+TEST_CASE("A10: evictions and stores of one step leave in one batch, evictions first") {
   for (const bool exact : {true, false}) {
     SchedulerConfig config = PortConfig(4);
     config.vllm_exact = exact;

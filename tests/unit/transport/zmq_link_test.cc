@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/transport/zmq_link.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -375,10 +376,24 @@ class DescriptorLimit {
     low.rlim_cur = limit;
     setrlimit(RLIMIT_NOFILE, &low);
   }
+  rlim_t most() const noexcept { return before_.rlim_max; }
 
  private:
   rlimit before_{};
 };
+
+TEST_CASE("one context has room for the links of hundreds of ranks") {
+  const DescriptorLimit limit;
+  limit.Set(std::min<rlim_t>(limit.most(), 4096));
+  if (limit.most() < 4096) return;  // as few descriptors as a context had sockets
+  const auto context = ZmqContext::Create();
+  std::vector<LinkResult> links;
+  for (int i = 0; i < 1200; ++i) {
+    const Endpoint endpoint = *Endpoint::Parse("inproc://rank" + std::to_string(i), "endpoint");
+    links.push_back(ZmqLink::Connect(context, LinkKind::kSub, endpoint, LinkOptions()));
+    REQUIRE(links.back());
+  }
+}
 
 TEST_CASE("J4: where descriptors are too few for a link it is refused by the limit's name, and the process goes on") {
   const OwnPath file("few");
