@@ -40,25 +40,6 @@ Result<Endpoint> ParseConnecting(const std::string& text, std::string_view field
   return endpoint;
 }
 
-Result<StreamAddress> MakeAddress(const std::string& endpoint, std::string_view field, const std::string& replay,
-                                  std::string_view replay_field) {
-  StreamAddress address;
-  const Result<Endpoint> live = ParseConnecting(endpoint, field);
-  if (!live) return tl::unexpected<Error>(live.error());
-  address.endpoint = *live;
-  address.name = endpoint;
-  if (replay.empty()) return address;
-  const Result<Endpoint> asked = ParseConnecting(replay, replay_field);
-  if (!asked) return tl::unexpected<Error>(asked.error());
-  if (AddressesMeet(*live, *asked, SocketMode::kConnect)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{}: \"{}\": is the address of the events, too; allowed: another one", replay_field,
-                                 ShortText(replay)));
-  }
-  address.replay_endpoint = *asked;
-  return address;
-}
-
 // Where a second address begins, or npos: paths may hold commas.
 std::size_t CommaBeforeScheme(const std::string& text) {
   for (std::size_t at = text.find(','); at != std::string::npos; at = text.find(',', at + 1)) {
@@ -90,7 +71,7 @@ Result<StreamAddress> ParseLine(std::vector<std::string> columns, const std::str
   }
   columns.resize(kMost);
   Result<StreamAddress> address =
-      MakeAddress(columns[0], place + ": endpoint", columns[1], place + ": replay_endpoint");
+      MakeStreamAddress(columns[0], place + ": endpoint", columns[1], place + ": replay_endpoint");
   if (!address) return address;
   address->topic = columns[2];
   if (columns[3].size() > kMaxNameBytes) {
@@ -128,10 +109,29 @@ Result<std::string> ReadFile(const std::string& path) {
 
 }  // namespace
 
+Result<StreamAddress> MakeStreamAddress(const std::string& endpoint, std::string_view field, const std::string& replay,
+                                        std::string_view replay_field) {
+  StreamAddress address;
+  const Result<Endpoint> live = ParseConnecting(endpoint, field);
+  if (!live) return tl::unexpected<Error>(live.error());
+  address.endpoint = *live;
+  address.name = endpoint;
+  if (replay.empty()) return address;
+  const Result<Endpoint> asked = ParseConnecting(replay, replay_field);
+  if (!asked) return tl::unexpected<Error>(asked.error());
+  if (AddressesMeet(*live, *asked, SocketMode::kConnect)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: \"{}\": is the address of the events, too; allowed: another one", replay_field,
+                                 ShortText(replay)));
+  }
+  address.replay_endpoint = *asked;
+  return address;
+}
+
 Result<StreamAddress> ParseStreamAddress(const std::string& text, std::string_view flag) {
   const std::size_t comma = CommaBeforeScheme(text);
-  if (comma == std::string::npos) return MakeAddress(text, flag, {}, flag);
-  return MakeAddress(text.substr(0, comma), flag, text.substr(comma + 1), flag);
+  if (comma == std::string::npos) return MakeStreamAddress(text, flag, {}, flag);
+  return MakeStreamAddress(text.substr(0, comma), flag, text.substr(comma + 1), flag);
 }
 
 Result<MaybeAddresses> ListSource::Look(MonotonicNanos) { return std::exchange(addresses_, std::nullopt); }

@@ -35,6 +35,10 @@ class StreamSource {
 // "ENDPOINT" or "ENDPOINT,REPLAY_ENDPOINT"; the stream's name is the endpoint. Errors: name the flag.
 Result<StreamAddress> ParseStreamAddress(const std::string& text, std::string_view flag);
 
+// From two texts; `replay` may be empty. Errors: name the fields.
+Result<StreamAddress> MakeStreamAddress(const std::string& endpoint, std::string_view field, const std::string& replay,
+                                        std::string_view replay_field);
+
 // Always the same addresses.
 class ListSource final : public StreamSource {
  public:
