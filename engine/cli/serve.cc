@@ -16,9 +16,9 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/descriptor_limit.h"
 #include "engine/cli/log.h"
 #include "engine/cli/output.h"
 #include "engine/cli/replay_report.h"
@@ -194,14 +194,6 @@ Result<ServeSettings> SettingsOf(const ServeSettings& first, std::uint32_t index
   if (!replay) return tl::unexpected<Error>(replay.error());
   events.replay_endpoint = *std::move(replay);
   return settings;
-}
-
-// An engine takes about twenty descriptors, and its clients one each.
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 class ServeCommand {

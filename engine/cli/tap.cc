@@ -11,19 +11,26 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "engine/cli/address_option.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/metrics_server.h"
 #include "engine/cli/number_options.h"
 #include "engine/cli/output.h"
 #include "engine/cli/stop_signal.h"
+#include "engine/cli/stream_options.h"
 #include "engine/cli/tap_arrival.h"
+#include "engine/cli/tap_many.h"
+#include "engine/cli/tap_options.h"
 #include "engine/cli/tap_sink.h"
 #include "kv_events/clock.h"
 #include "kv_events/subscribe/event_stream.h"
+#include "kv_events/subscribe/figure_board.h"
+#include "kv_events/subscribe/watched_stream.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/zmq_context.h"
 #include "kv_events/transport/zmq_link.h"
@@ -32,32 +39,13 @@ namespace kvwire::engine {
 
 namespace {
 
-// Verdicts take 0 to 3.
-constexpr int kExitFailed = 4;
 constexpr std::chrono::milliseconds kLook(20);
 constexpr MonotonicNanos kEngineLimit = 5'000'000'000;
 constexpr MonotonicNanos kAskLimit = 30'000'000'000;
 constexpr MonotonicNanos kAskLimitWhenStopped = 1'000'000'000;
 
-struct TapOptions {
-  std::string endpoint = "tcp://localhost:5557";
-  std::string replay_endpoint;
-  std::string topic;
-  bool bind = false;
-  double until_idle = 0;  // seconds; 0: for ever
-  double wait = 0;
-  SequenceNumber first_seq = 0;
-  std::string removals = "per_copy";
-  std::string against;
-  std::optional<std::uint32_t> against_rank;
-  TapOutput output;
-};
-
 void AddOptions(CLI::App& command, TapOptions& options) {
-  command.add_option("--endpoint", options.endpoint, "Address of the event stream")->capture_default_str();
-  command.add_option("--replay-endpoint", options.replay_endpoint,
-                     "Address of the publisher's replay socket; gaps stay without it");
-  command.add_option("--topic", options.topic, "Only topics with this beginning");
+  AddStreamOptions(command, &options.streams);
   command.add_flag("--bind", options.bind, "Listen at the endpoint, for publishers that connect");
   command.add_flag("--check", options.output.check,
                    "Hold the stream to the rules; exit code 0 clean, 1 violated, 2 incomplete, 3 silent");
@@ -79,6 +67,8 @@ void AddOptions(CLI::App& command, TapOptions& options) {
              "is all; 0: never");
   AddSeconds(command, "--wait", &options.wait,
              "End when the first message did not come within so many seconds; 0: never");
+  command.add_option("--metrics", options.metrics,
+                     "Answer GET /metrics at [HOST]:PORT, in Prometheus' format; on loopback unless it says a host");
   command.add_option("--record", options.output.record, "Write the messages to a file, for kvwire play");
   command.add_option("--dump-state", options.output.dump_state,
                      "At the end, write a line \"group medium hash\" per held block, sorted");
@@ -94,6 +84,8 @@ struct Tap {
   ZmqLink* live = nullptr;  // owned by the stream
   std::unique_ptr<Arrival> live_arrival;
   std::unique_ptr<Arrival> replay_arrival;  // null without a replay endpoint
+  std::unique_ptr<FigureBoard> board;
+  std::unique_ptr<MetricsServer> metrics;  // null: not asked for; reads the board
 };
 
 // Each file has one content.
@@ -116,12 +108,12 @@ struct Addresses {
   std::optional<Endpoint> replay;
 };
 
-Result<Addresses> ParseAddresses(const TapOptions& options) {
+Result<Addresses> ParseAddresses(const OneEndpoint& options, SocketMode mode) {
   constexpr std::string_view kFlag = "--endpoint";
   constexpr std::string_view kReplayFlag = "--replay-endpoint";
   const Result<Endpoint> live = ParseAddress(options.endpoint, kFlag);
   if (!live) return tl::unexpected<Error>(live.error());
-  if (!options.bind) {
+  if (mode != SocketMode::kBind) {
     if (const Status connects = CheckConnects(*live, kFlag); !connects) {
       return MakeError(connects.error().code,
                        connects.error().message + "; or --bind, to listen for publishers that connect");
@@ -143,27 +135,14 @@ Result<Addresses> ParseAddresses(const TapOptions& options) {
   return Addresses{*live, *replay};
 }
 
-ReplayLinkFactory ReplayLinks(std::shared_ptr<ZmqContext> context, const Endpoint& address) {
-  return [context = std::move(context), address]() -> std::unique_ptr<FrameLink> {
-    LinkOptions link;
-    // Publishers that do not pace a replay lose what does not fit here.
-    link.receive_hwm = 100'000;
-    link.max_message_bytes = kMaxRecordedPayload;
-    link.watch_peers = true;
-    auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, address, link);
-    if (!dealer) return nullptr;
-    return *std::move(dealer);
-  };
-}
-
-Result<Tap> Open(const TapOptions& options) {
+Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
   if (const Status files = CheckFiles(options.output); !files) return tl::unexpected<Error>(files.error());
   if (options.against.empty() && options.against_rank) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("--against-rank: \"{}\": there is no engine to ask; allowed: only with --against URL",
                                  *options.against_rank));
   }
-  const Result<Addresses> addresses = ParseAddresses(options);
+  const Result<Addresses> addresses = ParseAddresses(one, options.bind ? SocketMode::kBind : SocketMode::kConnect);
   if (!addresses) return tl::unexpected<Error>(addresses.error());
   const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
   Tap tap;
@@ -183,7 +162,7 @@ Result<Tap> Open(const TapOptions& options) {
   link.receive_hwm = 0;
   link.max_message_bytes = kMaxRecordedPayload;
   link.watch_peers = true;
-  link.subscription = options.topic;
+  link.subscription = options.streams.topic;
   auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, addresses->live, link)
                            : ZmqLink::Connect(context, LinkKind::kSub, addresses->live, link);
   if (!live) return tl::unexpected<Error>(live.error());
@@ -191,13 +170,19 @@ Result<Tap> Open(const TapOptions& options) {
   tap.live_arrival = std::make_unique<Arrival>(tap.live->endpoint());
   ReplayLinkFactory replay;
   if (addresses->replay) {
-    replay = ReplayLinks(context, *addresses->replay);
-    tap.replay_arrival = std::make_unique<Arrival>(options.replay_endpoint);
+    replay = ReplayLinksTo(context, *addresses->replay);
+    tap.replay_arrival = std::make_unique<Arrival>(one.replay_endpoint);
   }
   EventStreamOptions stream;
-  stream.topic = options.topic;
+  stream.topic = options.streams.topic;
   stream.first_sequence = options.first_seq;
   tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), stream, tap.sink.get());
+  StreamAddress address;
+  address.name = one.endpoint;
+  address.endpoint = addresses->live;
+  address.replay_endpoint = addresses->replay;
+  address.topic = options.streams.topic;
+  tap.board = std::make_unique<FigureBoard>(std::move(address));
   return tap;
 }
 
@@ -227,6 +212,7 @@ void LookForPublisher(Tap& tap, MonotonicNanos now) {
 int Work(Tap& tap, MonotonicNanos now) {
   const int work = tap.stream->DoWork(now);
   tap.sink->LookAtEngine(now);
+  tap.board->Look(*tap.stream, tap.sink->checker(), now);
   LookForPublisher(tap, now);
   return work;
 }
@@ -280,13 +266,28 @@ void Watch(const TapOptions& options, Tap& tap) {
   if (messages > 0) AskWhetherThatIsAll(tap);
 }
 
-int RunTap(const TapOptions& options) {
-  Result<Tap> tap = Open(options);
+Status ServeMetrics(const TapOptions& options, Tap* tap) {
+  if (options.metrics.empty()) return {};
+  auto server = MetricsServer::Create(
+      options.metrics, [board = tap->board.get()] { return std::vector<StreamFigures>{board->figures()}; });
+  if (!server) return tl::unexpected<Error>(server.error());
+  tap->metrics = *std::move(server);
+  Print(options.output.json ? JsonLine({{"metrics", tap->metrics->url()}})
+                            : fmt::format("metrics on {}\n", tap->metrics->url()));
+  return {};
+}
+
+int RunTapOne(const TapOptions& options, const OneEndpoint& one) {
+  Result<Tap> tap = Open(options, one);
   if (!tap) {
     PrintError("tap", tap.error().message);
-    return kExitFailed;
+    return kTapFailed;
   }
-  tap->sink->Listening(tap->live->endpoint(), options.replay_endpoint);
+  if (const Status serving = ServeMetrics(options, &*tap); !serving) {
+    PrintError("tap", serving.error().message);
+    return kTapFailed;
+  }
+  tap->sink->Listening(tap->live->endpoint(), one.replay_endpoint);
   Watch(options, *tap);
   AskEngineAtLast(*tap);
   LookForPublisher(*tap, SystemClock::Get().Now());
@@ -297,13 +298,18 @@ int RunTap(const TapOptions& options) {
   const Status written = tap->sink->Finish(tap->stream->stats());
   if (!written) {
     PrintError("tap", written.error().message);
-    return kExitFailed;
+    return kTapFailed;
   }
   const CheckVerdict verdict = tap->sink->Verdict();
   // Nothing received is never a pass, asked to check or not.
   const bool judged = options.output.check || !options.against.empty();
   if (judged || verdict == CheckVerdict::kSilent) return static_cast<int>(verdict);
   return 0;
+}
+
+int RunTap(const TapOptions& options) {
+  const std::optional<OneEndpoint> one = OnlyEndpoint(options.streams);
+  return one ? RunTapOne(options, *one) : RunTapMany(options);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "engine/cli/output.h"
-#include "engine/cli/tap_format.h"
 #include "kv_events/escape_text.h"
 
 namespace kvwire::engine {
@@ -59,20 +58,51 @@ Result<std::unique_ptr<TapSink>> TapSink::Create(const TapOutput& output) {
 
 TapSink::TapSink(const TapOutput& output)
     : output_(output),
-      checker_({output.removals, StreamChecker::Options().max_reports},
+      checker_({output.removals, StreamChecker::Options().max_reports, output.rank},
                [this](const Violation& violation) {
                  if (!output_.check) return;
-                 Print(output_.json ? JsonLine({{"violation", ViolationAsJson(violation)}}) : violation.ToString());
+                 if (output_.json) {
+                   PrintJson({{"violation", ViolationAsJson(violation)}});
+                 } else {
+                   Print(violation.ToString());
+                 }
                }),
       digests_(nullptr, std::fclose),
       state_(nullptr, std::fclose) {}
 
 TapSink::~TapSink() = default;
 
-void TapSink::Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+// Whole lines, in one piece: other streams print, too.
+void TapSink::Print(std::string_view text) {
+  if (output_.stream.empty()) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return;
+  }
+  const std::string name = EscapeText(output_.stream) + "  ";
+  std::string named;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    named += name;
+    named += text.substr(0, end);
+    text.remove_prefix(end);
+  }
+  std::fwrite(named.data(), 1, named.size(), stdout);
+}
+
+void TapSink::PrintJson(const Json& value) {
+  Json line = Json::object();
+  if (!output_.stream.empty()) line["stream"] = output_.stream;
+  line.update(value);
+  const std::string text = JsonLine(line);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
 
 void TapSink::Notice(std::string_view kind, const std::string& text) {
-  Print(output_.json ? JsonLine({{std::string(kind), text}}) : fmt::format("{}: {}\n", kind, text));
+  if (output_.json) {
+    PrintJson({{std::string(kind), text}});
+  } else {
+    Print(fmt::format("{}: {}\n", kind, text));
+  }
 }
 
 void TapSink::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
@@ -95,7 +125,7 @@ void TapSink::Show(const StreamMessage& message, const DecodedBatch& batch) {
     return;
   }
   if (output_.json) {
-    Print(JsonLine(BatchAsJson(message, batch)));
+    PrintJson(BatchAsJson(message, batch));
   } else {
     Print(BatchAsText(message, batch, output_.max_events_shown - shown_));
   }
@@ -199,7 +229,7 @@ void TapSink::Listening(const std::string& endpoint, const std::string& replay_e
   if (output_.json) {
     Json line{{"listening", endpoint}};
     if (!replay_endpoint.empty()) line["replay"] = replay_endpoint;
-    Print(JsonLine(line));
+    PrintJson(line);
   } else {
     Print(fmt::format("listening on {}{}{}\n", endpoint, replay_endpoint.empty() ? "" : ", replay from ",
                       replay_endpoint));
@@ -278,7 +308,7 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
       if (!cause.empty()) summary["cause"] = cause;
       if (verdict_is_incomplete) summary["incomplete"] = WhyIncomplete();
     }
-    Print(JsonLine({{"summary", summary}}));
+    PrintJson({{"summary", summary}});
   } else {
     Print(fmt::format("messages {} ({} replayed), events {}, blocks stored {}, removed {}, clears {}\n",
                       counts.batches + counts.undecodable, stats.replayed, counts.events, counts.blocks_stored,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/cli/tap_against.h"
+#include "engine/cli/tap_format.h"
 #include "kv_events/error.h"
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/recording.h"
@@ -20,6 +21,8 @@
 namespace kvwire::engine {
 
 struct TapOutput {
+  std::string stream;                // its name goes before each line; empty: it is the only one
+  std::optional<std::int64_t> rank;  // that its batches should name
   bool json = false;
   bool check = false;                       // say what breaks the rules, end with the verdict
   bool quiet = false;                       // no events, only notices and the summary
@@ -33,7 +36,7 @@ struct TapOutput {
 // What `kvwire tap` does with a stream: prints it, checks it, records it, writes the digest of every batch.
 // Threads: one thread. Errors: a file that cannot be opened ends Create, one that cannot be written, stdout included,
 // ends Finish; until then printing goes on.
-class TapSink final : public StreamSink {
+class TapSink final : public CheckedSink {
  public:
   static Result<std::unique_ptr<TapSink>> Create(const TapOutput& output);
   ~TapSink() override;
@@ -68,12 +71,14 @@ class TapSink final : public StreamSink {
   bool engine_finished() const noexcept { return !against_ || against_->finished(); }
 
   CheckVerdict Verdict() const;
+  const StreamChecker& checker() const noexcept override { return checker_; }
 
  private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
   explicit TapSink(const TapOutput& output);
   void Print(std::string_view text);
+  void PrintJson(const Json& value);
   void Notice(std::string_view kind, const std::string& text);
   void Show(const StreamMessage& message, const DecodedBatch& batch);
   void Record(const StreamMessage& message);

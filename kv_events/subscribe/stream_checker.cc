@@ -76,6 +76,9 @@ StreamChecker::StreamChecker(const Options& options, Report report) : options_(o
 
 void StreamChecker::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
   ++counts_.batches;
+  last_ts_ = batch.batch.ts;
+  last_rank_ = batch.batch.data_parallel_rank;
+  if (options_.rank && last_rank_ && *last_rank_ != *options_.rank) ++counts_.other_ranks;
   Expect(message.sequence);
   leaving_.clear();
   auto rejected = batch.rejected.begin();
@@ -92,8 +95,10 @@ void StreamChecker::OnBatch(const StreamMessage& message, const DecodedBatch& ba
     const Context context{&message, place, &event};
     ++counts_.events;
     if (const auto* stored = std::get_if<BlockStored>(&event)) {
+      ++counts_.stored_events;
       CheckStored(context, *stored);
     } else if (const auto* removed = std::get_if<BlockRemoved>(&event)) {
+      ++counts_.removed_events;
       CheckRemoved(context, *removed);
     } else {
       CheckCleared(context);
@@ -346,6 +351,7 @@ void StreamChecker::Violate(const Context& context, CheckRule rule, std::string 
 }
 
 void StreamChecker::Violate(const Violation& violation) {
+  ++counts_.violations_by_rule[static_cast<std::size_t>(violation.rule)];
   if (counts_.violations++ < options_.max_reports && report_) report_(violation);
 }
 

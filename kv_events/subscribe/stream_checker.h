@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,7 @@ enum class CheckRule : std::uint8_t {
   kWholeRemoval,  // removals: exact only: a block's removals come all in one batch
   kAgreement,     // what the stream says is what its engine says of itself; judged by whoever can ask the engine
 };
+inline constexpr std::size_t kNumCheckRules = 8;
 
 std::string_view ToString(CheckRule rule) noexcept;
 
@@ -40,6 +42,7 @@ enum class CheckVerdict : std::uint8_t {
   kIncomplete = 2,  // joined late without a baseline, or a gap was not closed: nothing seen was wrong, not all was seen
   kSilent = 3,      // no batch was received: never a pass
 };
+inline constexpr std::size_t kNumCheckVerdicts = 4;
 
 std::string_view ToString(CheckVerdict verdict) noexcept;
 
@@ -61,11 +64,15 @@ struct Violation {
 struct CheckCounts {
   std::uint64_t batches = 0;
   std::uint64_t events = 0;
+  std::uint64_t stored_events = 0;
+  std::uint64_t removed_events = 0;
   std::uint64_t blocks_stored = 0;
   std::uint64_t blocks_removed = 0;
   std::uint64_t cleared = 0;
   std::uint64_t undecodable = 0;
   std::uint64_t violations = 0;
+  std::array<std::uint64_t, kNumCheckRules> violations_by_rule{};
+  std::uint64_t other_ranks = 0;      // batches of another rank than Options::rank
   std::uint64_t unjudged = 0;         // parents and removals that are wrong unless a loss explains them
   std::uint64_t skipped_parents = 0;  // never announced, of groups that skip blocks and of lower tiers
   std::uint64_t masked_events = 0;    // of groups that skip blocks, with the tokens of skipped blocks
@@ -74,6 +81,14 @@ struct CheckCounts {
   std::uint64_t healed = 0;
   std::uint64_t restarts = 0;
   std::uint64_t interruptions = 0;
+};
+
+class StreamChecker;
+
+// A sink that holds its stream to the rules, whatever else it does.
+class CheckedSink : public StreamSink {
+ public:
+  virtual const StreamChecker& checker() const noexcept = 0;
 };
 
 // Holds one stream to the rules and keeps the blocks it holds. While the stream is not known from its beginning (a late
@@ -87,15 +102,18 @@ struct CheckCounts {
 // Threads: one thread at a time.
 // Bounds: HeldBlocks and BlockHistory: under 1 GiB for 6 million different blocks. At most max_reports violations are
 // explained; all are counted.
-class StreamChecker final : public StreamSink {
+class StreamChecker final : public CheckedSink {
  public:
   struct Options {
     Removals removals = Removals::kPerCopy;  // kExact adds kWholeRemoval
     std::size_t max_reports = 20;
+    std::optional<std::int64_t> rank;  // that batches should name; others are counted, and are no violation
   };
   using Report = std::function<void(const Violation&)>;
 
   StreamChecker(const Options& options, Report report);
+
+  const StreamChecker& checker() const noexcept override { return *this; }
 
   void OnBatch(const StreamMessage& message, const DecodedBatch& batch) override;
   void OnUndecodable(const StreamMessage& message, const DecodeError& error) override;
@@ -118,6 +136,9 @@ class StreamChecker final : public StreamSink {
 
   const CheckCounts& counts() const noexcept { return counts_; }
   const HeldBlocks& held() const noexcept { return held_; }
+  // Of the latest batch: its time, 0 before there is one, and its rank.
+  double last_ts() const noexcept { return last_ts_; }
+  const std::optional<std::int64_t>& last_rank() const noexcept { return last_rank_; }
   // Whether everything since the publisher's first message, a restart or AllBlocksCleared is known.
   bool synchronised() const noexcept { return baseline_ && !interrupted_; }
 
@@ -152,6 +173,8 @@ class StreamChecker final : public StreamSink {
   HeldBlocks held_;
   BlockHistory history_;
   CheckCounts counts_;
+  double last_ts_ = 0;
+  std::optional<std::int64_t> last_rank_;
   SequenceNumber expected_ = 0;
   bool started_ = false;
   bool baseline_ = true;      // by the numbers

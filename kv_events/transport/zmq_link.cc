@@ -228,6 +228,7 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
               SetOption(socket_, ZMQ_RCVHWM, options.receive_hwm) &&
               SetOption(socket_, ZMQ_MAXMSGSIZE, options.max_message_bytes) &&
               SetOption(socket_, ZMQ_HANDSHAKE_IVL, kHandshakeMillis) &&
+              SetOption(socket_, ZMQ_RECONNECT_IVL_MAX, static_cast<int>(options.reconnect_max.count())) &&
               SetOption(socket_, ZMQ_IPV6, NeedsIpv6(endpoint) ? 1 : 0);
   switch (kind_) {
     case LinkKind::kPub:

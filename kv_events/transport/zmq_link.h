@@ -26,7 +26,8 @@ struct LinkOptions {
   std::size_t max_frames = 64;          // receiving side: further frames of a message are thrown away
   std::string subscription;             // kSub: topic prefix
   std::string identity;                 // kDealer: what a ROUTER calls it, up to 255 bytes; empty: the ROUTER chooses
-  bool watch_peers = false;             // makes peers() count; inproc addresses never do
+  std::chrono::milliseconds reconnect_max{0};  // pauses between attempts to connect grow to this; 0: they do not grow
+  bool watch_peers = false;                    // makes peers() count; inproc addresses never do
 };
 
 // A ZeroMQ socket as a FrameLink. PUB (an XPUB) drops at a subscriber's high-water mark (ZeroMQ's rule: kSent all the

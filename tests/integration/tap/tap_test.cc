@@ -23,6 +23,7 @@
 #include "kv_events/wire/encoder.h"
 #include "kv_events/wire/frames.h"
 #include "tests/integration/tap/child_process.h"
+#include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
 
 namespace kvwire::test {
@@ -38,85 +39,6 @@ std::size_t CountOf(std::string_view text, const std::string& output) {
   for (std::size_t at = output.find(text); at != std::string::npos; at = output.find(text, at + 1)) ++count;
   return count;
 }
-
-KVEventBatch StoreBatch(std::uint64_t hash, std::optional<std::uint64_t> parent) {
-  const BlockHash block = BlockHash::FromUint64(hash);
-  const std::vector<TokenId> tokens{1, 2, 3, 4};
-  BlockStored stored;
-  stored.block_hashes = {&block, 1};
-  if (parent) stored.parent_block_hash = BlockHash::FromUint64(*parent);
-  stored.token_ids = tokens;
-  stored.block_size = 4;
-  stored.medium = kMediumGpu;
-  KVEventBatch batch;
-  batch.ts = 1'700'000'000.25;
-  batch.Add(stored);
-  return batch;
-}
-
-KVEventBatch RemoveBatch(std::uint64_t hash) {
-  const BlockHash block = BlockHash::FromUint64(hash);
-  BlockRemoved removed;
-  removed.block_hashes = {&block, 1};
-  removed.medium = kMediumGpu;
-  KVEventBatch batch;
-  batch.ts = 1'700'000'001.5;
-  batch.Add(removed);
-  return batch;
-}
-
-// A publisher at addresses that the operating system chose, and the state that its stream says.
-class Source {
- public:
-  Source() {
-    KVEventsConfig config;
-    config.enable_kv_cache_events = true;
-    config.endpoint = "tcp://127.0.0.1:0";
-    config.replay_endpoint = "tcp://127.0.0.1:0";
-    config.topic = "kv-events";
-    config.kvwire.mode = SocketMode::kBind;
-    auto made = CreateEventPublisher(config, PublisherOptions());
-    REQUIRE(made.has_value());
-    publisher_ = *std::move(made);
-    info_ = *publisher_->source();
-  }
-
-  void Publish(KVEventBatch batch) {
-    held_.Apply(batch);
-    digests_ += fmt::format("{} {}\n", next_++, held_.digest().ToString());
-    REQUIRE(publisher_->Publish(std::move(batch)) == PublishResult::kAccepted);
-  }
-  // A chain of blocks, one batch each.
-  void PublishChain(std::uint64_t first, std::uint64_t count) {
-    for (std::uint64_t i = 0; i < count; ++i) {
-      Publish(StoreBatch(first + i, i == 0 ? std::nullopt : std::optional(first + i - 1)));
-    }
-  }
-  // Publishes until the process has printed `text`: then its subscription has arrived.
-  void PublishUntil(ChildProcess* process, std::string_view text) {
-    for (std::uint64_t i = 0; i < 1000 && process->output().find(text) == std::string::npos; ++i) {
-      Publish(StoreBatch(1'000'000 + i, std::nullopt));
-      REQUIRE(process->ReadSome(10));
-    }
-    REQUIRE(process->output().find(text) != std::string::npos);
-  }
-
-  std::string dump() const {
-    std::string lines;
-    held_.Dump([&lines](std::string_view line) { lines += std::string(line) + '\n'; });
-    return lines;
-  }
-  const std::string& digests() const { return digests_; }
-  const EventSourceInfo& info() const { return info_; }
-  SequenceNumber next() const { return next_; }
-
- private:
-  std::unique_ptr<EventPublisher> publisher_;
-  EventSourceInfo info_;
-  HeldBlocks held_;
-  std::string digests_;
-  SequenceNumber next_ = 0;
-};
 
 std::vector<std::string> TapArguments(const EventSourceInfo& source, std::vector<std::string> more) {
   std::vector<std::string> arguments{"tap", "--endpoint", source.endpoint, "--replay-endpoint",

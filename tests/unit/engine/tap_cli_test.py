@@ -42,6 +42,39 @@ class Tap(unittest.TestCase):
         for part in ("--replay-endpoint: \"tcp://127.0.0.1:0\"", "port 0 is for a socket that binds"):
             self.assertIn(part, run.stderr)
 
+    def refused(self, *arguments):
+        run = subprocess.run([KVWIRE, "tap", *arguments], capture_output=True, text=True, timeout=WATCHDOG)
+        self.assertEqual(run.returncode, FAILED, run.stderr)
+        return run.stderr
+
+    def test_what_several_streams_cannot_have_is_refused_by_name(self):
+        two = ("--endpoint", "tcp://127.0.0.1:9", "--endpoint", "tcp://127.0.0.1:8")
+        for flags in (("--record", "x"), ("--bind",), ("--dump-state", "x"), ("--dump-digests", "x"), ("--against", "http://a:1")):
+            said = self.refused(*two, *flags)
+            self.assertIn(f"{flags[0]}: there may be several streams; allowed: only with one --endpoint", said)
+        self.assertIn("--replay-endpoint \"tcp://a:1\": it is not said of which stream", self.refused(*two, "--replay-endpoint", "tcp://a:1"))
+        self.assertIn("--endpoint \"tcp://127.0.0.1:9\" is given twice; allowed: once", self.refused(*two, "--endpoint", "tcp://127.0.0.1:9"))
+
+    def test_addresses_of_streams_are_refused_with_what_is_allowed(self):
+        self.assertIn("--endpoint: \"tcp://b\": the port is missing", self.refused("--endpoint", "tcp://a:1,tcp://b"))
+        self.assertIn("dns://NAME:PORT", self.refused("--endpoint", "dns://engines"))
+        self.assertIn("No such file or directory", self.refused("--endpoints-file", "/nowhere/streams"))
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("tcp://a:1\nhttp://b:2\n")
+            file.flush()
+            self.assertIn(f"{file.name}, line 2: endpoint: \"http://b:2\"", self.refused("--endpoints-file", file.name))
+
+    def test_an_address_for_metrics_is_refused_with_what_is_allowed(self):
+        for address in ("x", "127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "::1:9", "127.0.0.1:-1"):
+            self.assertIn(f"--metrics \"{address}\": that is no address; allowed: PORT, HOST:PORT", self.refused("--metrics", address))
+        self.assertIn("--metrics 203.0.113.9:0: ", self.refused("--metrics", "203.0.113.9:0"))
+
+    def test_B12_a_publisher_that_never_answers_costs_a_line_or_two(self):
+        run = subprocess.run([KVWIRE, "tap", "--endpoint", "tcp://127.0.0.1:9", "--endpoint", "tcp://127.0.0.1:8", "--wait", "5"],
+                             capture_output=True, text=True, timeout=WATCHDOG)
+        self.assertEqual(run.returncode, SILENT)
+        self.assertEqual(len(run.stderr.splitlines()), 2, run.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

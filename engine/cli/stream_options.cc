@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cli/stream_options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/cli/number_options.h"
+#include "kv_events/escape_text.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+constexpr const char* kFlag = "--endpoint";
+
+std::vector<std::string> Endpoints(const StreamOptions& options) {
+  if (!options.endpoints.empty() || !options.file.empty()) return options.endpoints;
+  return {StreamOptions::kDefaultEndpoint};
+}
+
+bool NamesTwo(const std::string& text) {
+  const std::size_t first = text.find("://");
+  return first != std::string::npos && text.find("://", first + 1) != std::string::npos;
+}
+
+tl::unexpected<Error> Refuse(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
+
+}  // namespace
+
+void AddStreamOptions(CLI::App& command, StreamOptions* options) {
+  command
+      .add_option(kFlag, options->endpoints,
+                  "Address of an event stream, also ENDPOINT,REPLAY_ENDPOINT; or dns://NAME:PORT[,REPLAY_PORT], for "
+                  "every address of the name. May be given several times")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->type_name("ADDRESS")
+      ->default_str(StreamOptions::kDefaultEndpoint);
+  command.add_option("--replay-endpoint", options->replay_endpoint,
+                     "Address of the publisher's replay socket, of one stream; gaps stay without it");
+  command.add_option("--endpoints-file", options->file,
+                     "A line per stream, ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]]; read again when it changes");
+  command.add_option("--topic", options->topic, "Only topics with this beginning");
+  AddSeconds(command, "--dns-interval", &options->dns_interval, "Seconds from one look-up of dns:// to the next");
+}
+
+std::optional<OneEndpoint> OnlyEndpoint(const StreamOptions& options) {
+  const std::vector<std::string> endpoints = Endpoints(options);
+  if (endpoints.size() != 1 || !options.file.empty() || IsDnsName(endpoints[0])) return std::nullopt;
+  if (!options.replay_endpoint.empty()) return OneEndpoint{endpoints[0], options.replay_endpoint};
+  const Result<StreamAddress> address = ParseStreamAddress(endpoints[0], kFlag);
+  if (!address && NamesTwo(endpoints[0])) return std::nullopt;  // MakeSources says what is wrong with it
+  if (!address || !address->replay_endpoint) return OneEndpoint{endpoints[0], {}};
+  return OneEndpoint{address->name, address->replay_endpoint->ToString()};
+}
+
+Result<std::vector<std::unique_ptr<StreamSource>>> MakeSources(const StreamOptions& options) {
+  const auto only = OnlyEndpoint(options);
+  if (!only && !options.replay_endpoint.empty()) {
+    return Refuse(
+        fmt::format("--replay-endpoint \"{}\": it is not said of which stream; allowed: --endpoint "
+                    "ENDPOINT,REPLAY_ENDPOINT for each, dns://NAME:PORT,REPLAY_PORT, or a column of "
+                    "--endpoints-file",
+                    ShortText(options.replay_endpoint)));
+  }
+  std::vector<StreamAddress> listed;
+  std::vector<std::unique_ptr<StreamSource>> sources;
+  for (const std::string& text : Endpoints(options)) {
+    if (IsDnsName(text)) {
+      Result<DnsSource::Name> name = ParseDnsName(text, kFlag);
+      if (!name) return tl::unexpected<Error>(name.error());
+      sources.push_back(
+          std::make_unique<DnsSource>(*std::move(name), NanosOf(std::max(options.dns_interval, 1.0)), ResolveHost));
+      continue;
+    }
+    const bool apart = only && !options.replay_endpoint.empty();
+    Result<StreamAddress> address =
+        ParseStreamAddress(apart ? fmt::format("{},{}", text, options.replay_endpoint) : text, kFlag);
+    if (!address) return tl::unexpected<Error>(address.error());
+    const bool twice = std::any_of(listed.begin(), listed.end(),
+                                   [&](const StreamAddress& each) { return each.name == address->name; });
+    if (twice) return Refuse(fmt::format("{} \"{}\" is given twice; allowed: once", kFlag, ShortText(address->name)));
+    listed.push_back(*std::move(address));
+  }
+  if (!listed.empty()) sources.insert(sources.begin(), std::make_unique<ListSource>(std::move(listed)));
+  if (!options.file.empty()) sources.push_back(std::make_unique<FileSource>(options.file));
+  return sources;
+}
+
+}  // namespace kvwire::engine

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "engine/cli/stream_source.h"
+#include "kv_events/error.h"
+
+namespace kvwire::engine {
+
+// Which streams a command watches.
+struct StreamOptions {
+  std::vector<std::string> endpoints;  // empty, and no file: kDefaultEndpoint
+  std::string replay_endpoint;
+  std::string topic;
+  std::string file;
+  double dns_interval = 30;  // seconds
+
+  static constexpr const char* kDefaultEndpoint = "tcp://localhost:5557";
+};
+
+void AddStreamOptions(CLI::App& command, StreamOptions* options);
+
+// What --endpoint says when it is all there is and names one address: it, and its replay endpoint if there is one.
+struct OneEndpoint {
+  std::string endpoint;
+  std::string replay_endpoint;
+};
+std::optional<OneEndpoint> OnlyEndpoint(const StreamOptions& options);
+
+// Errors: name the flag, the value and what is allowed.
+Result<std::vector<std::unique_ptr<StreamSource>>> MakeSources(const StreamOptions& options);
+
+}  // namespace kvwire::engine

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cli/stream_source.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "engine/cli/address_option.h"
+#include "kv_events/escape_text.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+constexpr std::string_view kDnsScheme = "dns://";
+constexpr std::size_t kMaxNameBytes = 200;
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
+
+using MaybeAddresses = std::optional<std::vector<StreamAddress>>;
+
+// An address that a subscriber can connect to.
+Result<Endpoint> ParseConnecting(const std::string& text, std::string_view field) {
+  Result<Endpoint> endpoint = ParseAddress(text, field);
+  if (!endpoint) return endpoint;
+  if (const Status connects = CheckConnects(*endpoint, field); !connects)
+    return tl::unexpected<Error>(connects.error());
+  return endpoint;
+}
+
+// Where a second address begins, or npos: paths may hold commas.
+std::size_t CommaBeforeScheme(const std::string& text) {
+  for (std::size_t at = text.find(','); at != std::string::npos; at = text.find(',', at + 1)) {
+    const std::string_view rest = std::string_view(text).substr(at + 1);
+    if (rest.find("://") != std::string_view::npos && rest.find("://") < rest.find('/')) return at;
+  }
+  return std::string::npos;
+}
+
+std::vector<std::string> Columns(std::string_view line) {
+  constexpr std::string_view kBlanks = " \t\r";
+  std::vector<std::string> columns;
+  for (std::size_t at = line.find_first_not_of(kBlanks); at != std::string_view::npos;) {
+    const std::size_t end = std::min(line.find_first_of(kBlanks, at), line.size());
+    const std::string_view column = line.substr(at, end - at);
+    if (column.starts_with('#')) break;
+    columns.emplace_back(column == "-" ? std::string_view() : column);
+    at = line.find_first_not_of(kBlanks, end);
+  }
+  return columns;
+}
+
+Result<StreamAddress> ParseLine(std::vector<std::string> columns, const std::string& place) {
+  constexpr std::size_t kMost = 4;
+  if (columns.size() > kMost) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: {} columns; allowed: ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]]", place, columns.size()));
+  }
+  columns.resize(kMost);
+  Result<StreamAddress> address =
+      MakeStreamAddress(columns[0], place + ": endpoint", columns[1], place + ": replay_endpoint");
+  if (!address) return address;
+  address->topic = columns[2];
+  if (columns[3].size() > kMaxNameBytes) {
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("{}: name \"{}\": has {} bytes; allowed: up to {}", place,
+                                                              ShortText(columns[3]), columns[3].size(), kMaxNameBytes));
+  }
+  if (!columns[3].empty()) address->name = columns[3];
+  return address;
+}
+
+std::optional<std::uint16_t> ParsePort(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size() || port == 0) return std::nullopt;
+  return port;
+}
+
+Result<std::string> ReadFile(const std::string& path) {
+  const auto failed = [&path] {
+    return MakeError(ErrorCode::kUnavailable, fmt::format("{}: {}", path, std::strerror(errno)));
+  };
+  std::FILE* const file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return failed();
+  std::string text(kMaxFileBytes + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  const bool read = std::ferror(file) == 0;
+  Result<std::string> result = read ? Result<std::string>(std::move(text)) : failed();
+  std::fclose(file);
+  if (result && result->size() > kMaxFileBytes) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: has more than {} bytes; allowed: up to that", path, kMaxFileBytes));
+  }
+  return result;
+}
+
+}  // namespace
+
+Result<StreamAddress> MakeStreamAddress(const std::string& endpoint, std::string_view field, const std::string& replay,
+                                        std::string_view replay_field) {
+  StreamAddress address;
+  const Result<Endpoint> live = ParseConnecting(endpoint, field);
+  if (!live) return tl::unexpected<Error>(live.error());
+  address.endpoint = *live;
+  address.name = endpoint;
+  if (replay.empty()) return address;
+  const Result<Endpoint> asked = ParseConnecting(replay, replay_field);
+  if (!asked) return tl::unexpected<Error>(asked.error());
+  if (AddressesMeet(*live, *asked, SocketMode::kConnect)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: \"{}\": is the address of the events, too; allowed: another one", replay_field,
+                                 ShortText(replay)));
+  }
+  address.replay_endpoint = *asked;
+  return address;
+}
+
+Result<StreamAddress> ParseStreamAddress(const std::string& text, std::string_view flag) {
+  const std::size_t comma = CommaBeforeScheme(text);
+  if (comma == std::string::npos) return MakeStreamAddress(text, flag, {}, flag);
+  return MakeStreamAddress(text.substr(0, comma), flag, text.substr(comma + 1), flag);
+}
+
+Result<MaybeAddresses> ListSource::Look(MonotonicNanos) { return std::exchange(addresses_, std::nullopt); }
+
+Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const std::string& file) {
+  std::vector<StreamAddress> addresses;
+  std::map<std::string, std::size_t> line_of_name;
+  std::size_t line_number = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::string place = fmt::format("{}, line {}", file, ++line_number);
+    std::vector<std::string> columns = Columns(line);
+    if (columns.empty()) continue;
+    Result<StreamAddress> address = ParseLine(std::move(columns), place);
+    if (!address) return tl::unexpected<Error>(address.error());
+    const auto [known, added] = line_of_name.emplace(address->name, line_number);
+    if (!added) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       fmt::format("{}: name \"{}\": is the name of line {}, too; allowed: different names", place,
+                                   ShortText(address->name), known->second));
+    }
+    addresses.push_back(*std::move(address));
+  }
+  return addresses;
+}
+
+Result<MaybeAddresses> FileSource::Look(MonotonicNanos) {
+  struct stat status {};
+  if (stat(path_.c_str(), &status) != 0) {
+    stamp_.reset();
+    return MakeError(ErrorCode::kUnavailable, fmt::format("{}: {}", path_, std::strerror(errno)));
+  }
+  const Stamp stamp{status.st_mtim.tv_sec, status.st_mtim.tv_nsec, status.st_size, status.st_ino};
+  if (stamp_ == stamp) return MaybeAddresses();
+  stamp_ = stamp;
+  const Result<std::string> text = ReadFile(path_);
+  if (!text) return tl::unexpected<Error>(text.error());
+  Result<std::vector<StreamAddress>> addresses = ParseStreamList(*text, path_);
+  if (!addresses) return tl::unexpected<Error>(addresses.error());
+  return MaybeAddresses(*std::move(addresses));
+}
+
+DnsSource::DnsSource(Name name, MonotonicNanos interval, Resolver resolver)
+    : name_(std::move(name)), interval_(interval), resolver_(std::move(resolver)) {}
+
+Result<MaybeAddresses> DnsSource::Look(MonotonicNanos now) {
+  if (next_look_ && now < *next_look_) return MaybeAddresses();
+  next_look_ = now + interval_;
+  const Result<std::vector<std::string>> hosts = resolver_(name_.host);
+  if (!hosts) return tl::unexpected<Error>(hosts.error());
+  std::vector<StreamAddress> addresses;
+  for (const std::string& host : *hosts) {
+    StreamAddress address;
+    address.endpoint.host = host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
+    address.endpoint.port = name_.port;
+    address.name = address.endpoint.ToString();
+    if (name_.replay_port) {
+      address.replay_endpoint = address.endpoint;
+      address.replay_endpoint->port = name_.replay_port;
+    }
+    addresses.push_back(std::move(address));
+  }
+  return MaybeAddresses(std::move(addresses));
+}
+
+bool IsDnsName(std::string_view text) noexcept { return text.starts_with(kDnsScheme); }
+
+Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view flag) {
+  const auto refuse = [&](std::string_view reason) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: \"{}\": {}; allowed: dns://NAME:PORT or dns://NAME:PORT,REPLAY_PORT", flag,
+                                 ShortText(text), reason));
+  };
+  std::string_view rest = std::string_view(text).substr(kDnsScheme.size());
+  DnsSource::Name name;
+  if (const std::size_t comma = rest.find(','); comma != std::string_view::npos) {
+    name.replay_port = ParsePort(rest.substr(comma + 1));
+    if (!name.replay_port) return refuse("the replay port is not a number from 1 to 65535");
+    rest = rest.substr(0, comma);
+  }
+  const std::size_t colon = rest.rfind(':');
+  if (colon == std::string_view::npos) return refuse("the port is missing");
+  name.host = rest.substr(0, colon);
+  if (name.host.empty() || name.host.find_first_of("/:[] \t") != std::string::npos) return refuse("that is no name");
+  const std::optional<std::uint16_t> port = ParsePort(rest.substr(colon + 1));
+  if (!port) return refuse("the port is not a number from 1 to 65535");
+  name.port = *port;
+  if (name.replay_port == name.port) return refuse("both ports are the same");
+  return name;
+}
+
+Result<std::vector<std::string>> ResolveHost(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (failed != 0) {
+    return MakeError(ErrorCode::kUnavailable, fmt::format("{}: cannot be resolved: {}", host, gai_strerror(failed)));
+  }
+  std::vector<std::string> hosts;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (getnameinfo(entry->ai_addr, entry->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    if (std::find(hosts.begin(), hosts.end(), text.data()) == hosts.end()) hosts.emplace_back(text.data());
+  }
+  freeaddrinfo(found);
+  return hosts;
+}
+
+}  // namespace kvwire::engine

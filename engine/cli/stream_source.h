@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv_events/clock.h"
+#include "kv_events/error.h"
+#include "kv_events/subscribe/stream_figures.h"
+
+namespace kvwire::engine {
+
+// Where the addresses of streams come from.
+//
+// Threads: one thread at a time. Time is an argument. Look may wait for a file system or a name server.
+// Errors: Look's name the source, the line if there is one, and what is allowed; the next look is as if it had not
+// been.
+class StreamSource {
+ public:
+  virtual ~StreamSource() = default;
+
+  // All addresses, with different names; nothing: they are those of the last look that said some.
+  virtual Result<std::optional<std::vector<StreamAddress>>> Look(MonotonicNanos now) = 0;
+
+  // Whether an error of the first look is one of the command line, rather than of the world.
+  virtual bool must_begin_well() const noexcept { return true; }
+};
+
+// "ENDPOINT" or "ENDPOINT,REPLAY_ENDPOINT"; the stream's name is the endpoint. Errors: name the flag.
+Result<StreamAddress> ParseStreamAddress(const std::string& text, std::string_view flag);
+
+// From two texts; `replay` may be empty. Errors: name the fields.
+Result<StreamAddress> MakeStreamAddress(const std::string& endpoint, std::string_view field, const std::string& replay,
+                                        std::string_view replay_field);
+
+// Always the same addresses.
+class ListSource final : public StreamSource {
+ public:
+  explicit ListSource(std::vector<StreamAddress> addresses) : addresses_(std::move(addresses)) {}
+  Result<std::optional<std::vector<StreamAddress>>> Look(MonotonicNanos now) override;
+
+ private:
+  std::optional<std::vector<StreamAddress>> addresses_;
+};
+
+// A line per stream: "ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]]", "-" for what is left out; "#" begins a comment.
+// Errors: name the place, "streams.txt, line 3", and the column.
+Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const std::string& file);
+
+// A file of such lines, read again when it has changed.
+// Bounds: 1 MiB.
+class FileSource final : public StreamSource {
+ public:
+  explicit FileSource(std::string path) : path_(std::move(path)) {}
+  Result<std::optional<std::vector<StreamAddress>>> Look(MonotonicNanos now) override;
+
+ private:
+  // What tells one content from another.
+  struct Stamp {
+    std::int64_t seconds = 0;
+    std::int64_t nanos = 0;
+    std::int64_t size = 0;
+    std::uint64_t file = 0;
+    friend bool operator==(const Stamp&, const Stamp&) = default;
+  };
+
+  const std::string path_;
+  std::optional<Stamp> stamp_;
+};
+
+// Every address of a host's name, looked up again and again.
+class DnsSource final : public StreamSource {
+ public:
+  struct Name {
+    std::string host;
+    std::uint16_t port = 0;
+    std::optional<std::uint16_t> replay_port;
+  };
+  // The addresses of a host as text, without brackets.
+  using Resolver = std::function<Result<std::vector<std::string>>(const std::string& host)>;
+
+  DnsSource(Name name, MonotonicNanos interval, Resolver resolver);
+  Result<std::optional<std::vector<StreamAddress>>> Look(MonotonicNanos now) override;
+  bool must_begin_well() const noexcept override { return false; }
+
+ private:
+  const Name name_;
+  const MonotonicNanos interval_;
+  const Resolver resolver_;
+  std::optional<MonotonicNanos> next_look_;
+};
+
+// "dns://NAME:PORT" or "dns://NAME:PORT,REPLAY_PORT". Errors: name the flag.
+Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view flag);
+bool IsDnsName(std::string_view text) noexcept;
+
+// Asks the system, for all A and AAAA records.
+Result<std::vector<std::string>> ResolveHost(const std::string& host);
+
+}  // namespace kvwire::engine

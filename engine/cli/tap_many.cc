@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cli/tap_many.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "engine/cli/descriptor_limit.h"
+#include "engine/cli/metrics_server.h"
+#include "engine/cli/number_options.h"
+#include "engine/cli/output.h"
+#include "engine/cli/stop_signal.h"
+#include "engine/cli/stream_roster.h"
+#include "engine/cli/tap_format.h"
+#include "kv_events/clock.h"
+#include "kv_events/subscribe/stream_set.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLook(50);
+constexpr MonotonicNanos kAskLimit = 30'000'000'000;
+constexpr MonotonicNanos kAskLimitWhenStopped = 1'000'000'000;
+
+// What the streams ended with, those that left before the end included.
+// Threads: any.
+class Endings {
+ public:
+  void Take(StreamSet::Ended ended) {
+    auto& sink = static_cast<TapSink&>(*ended.sink);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Status written = sink.Finish(ended.figures.stream);
+    if (!written && written_) written_ = written;
+    ++counts_[static_cast<std::size_t>(sink.Verdict())];
+  }
+
+  std::size_t Count(CheckVerdict verdict) const { return counts_[static_cast<std::size_t>(verdict)]; }
+  Status written() const { return written_; }
+
+  CheckVerdict Worst() const {
+    for (const CheckVerdict verdict : {CheckVerdict::kViolated, CheckVerdict::kIncomplete, CheckVerdict::kSilent}) {
+      if (Count(verdict) > 0) return verdict;
+    }
+    return Count(CheckVerdict::kClean) > 0 ? CheckVerdict::kClean : CheckVerdict::kSilent;
+  }
+
+ private:
+  std::mutex mutex_;
+  Status written_;
+  std::array<std::size_t, kNumCheckVerdicts> counts_{};
+};
+
+// What these flags do is for one stream.
+Status CheckFlags(const TapOptions& options) {
+  for (const auto& [given, flag] : {std::pair(!options.against.empty(), "--against"),
+                                    {options.against_rank.has_value(), "--against-rank"},
+                                    {options.bind, "--bind"},
+                                    {!options.output.record.empty(), "--record"},
+                                    {!options.output.dump_state.empty(), "--dump-state"},
+                                    {!options.output.dump_digests.empty(), "--dump-digests"}}) {
+    if (!given) continue;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: there may be several streams; allowed: only with one --endpoint", flag));
+  }
+  return {};
+}
+
+StreamSet::Options SetOptions(const TapOptions& options) {
+  StreamSet::Options set;
+  set.stream.stream.first_sequence = options.first_seq;
+  set.stream.log = [](LogLevel, std::string_view line) { PrintError("tap", line); };
+  set.make_sink = [output = options.output, exact = options.removals == "exact"](
+                      const StreamAddress& address) -> Result<std::unique_ptr<CheckedSink>> {
+    TapOutput own = output;
+    own.stream = address.name;
+    own.rank = address.rank;
+    own.removals = exact ? Removals::kExact : Removals::kPerCopy;
+    auto sink = TapSink::Create(own);
+    if (!sink) return tl::unexpected<Error>(sink.error());
+    (*sink)->Listening(address.endpoint.ToString(),
+                       address.replay_endpoint ? address.replay_endpoint->ToString() : std::string());
+    return *std::move(sink);
+  };
+  return set;
+}
+
+// When the latest message of any stream came, if any came.
+std::optional<MonotonicNanos> LatestMessage(const std::vector<StreamFigures>& streams) {
+  std::optional<MonotonicNanos> latest;
+  for (const StreamFigures& stream : streams) {
+    if (stream.last_message_at) latest = std::max(latest.value_or(0), *stream.last_message_at);
+  }
+  return latest;
+}
+
+bool AnyRecovering(const std::vector<StreamFigures>& streams) {
+  return std::any_of(streams.begin(), streams.end(), [](const StreamFigures& each) { return each.recovering; });
+}
+
+void Pause() {
+  std::fflush(stdout);
+  SleepUnlessStopped(kLook);
+}
+
+// Asks every publisher whether what came is all, and waits for the answers.
+void AskWhetherThatIsAll(StreamSet* set) {
+  const Clock& clock = SystemClock::Get();
+  set->Confirm();
+  const MonotonicNanos begin = clock.Now();
+  while (AnyRecovering(set->Snapshot())) {
+    const MonotonicNanos limit = StopRequested() ? kAskLimitWhenStopped : kAskLimit;
+    if (clock.Now() - begin >= limit) return;
+    std::fflush(stdout);
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+void Watch(const TapOptions& options, StreamSet* set) {
+  const Clock& clock = SystemClock::Get();
+  MonotonicNanos quiet_since = clock.Now();
+  while (!StopRequested()) {
+    const std::vector<StreamFigures> streams = set->Snapshot();
+    const std::optional<MonotonicNanos> latest = LatestMessage(streams);
+    if (latest) quiet_since = std::max(quiet_since, *latest);
+    const double limit = latest ? options.until_idle : options.wait;
+    if (limit > 0 && !AnyRecovering(streams) && clock.Now() - quiet_since >= NanosOf(limit)) {
+      if (!latest) return;
+      AskWhetherThatIsAll(set);
+      if (LatestMessage(set->Snapshot()) == latest) return;
+      quiet_since = clock.Now();
+    }
+    Pause();
+  }
+  AskWhetherThatIsAll(set);
+}
+
+int Fail(const Error& error) {
+  PrintError("tap", error.message);
+  return kTapFailed;
+}
+
+void PrintOverall(const TapOptions& options, const Endings& endings) {
+  Json verdicts = Json::object();
+  std::string text;
+  std::size_t streams = 0;
+  for (std::size_t i = 0; i < kNumCheckVerdicts; ++i) {
+    const auto verdict = static_cast<CheckVerdict>(i);
+    const std::size_t count = endings.Count(verdict);
+    streams += count;
+    verdicts[std::string(kvwire::ToString(verdict))] = count;
+    text += fmt::format(", {} {}", kvwire::ToString(verdict), count);
+  }
+  const std::string_view worst = kvwire::ToString(endings.Worst());
+  if (options.output.json) {
+    Print(JsonLine({{"streams", streams}, {"verdicts", verdicts}, {"verdict", worst}}));
+  } else {
+    Print(fmt::format("streams {}{}\n", streams, text));
+    if (options.output.check) Print(fmt::format("verdict: {}\n", worst));
+  }
+}
+
+}  // namespace
+
+int RunTapMany(const TapOptions& options) {
+  if (const Status flags = CheckFlags(options); !flags) return Fail(flags.error());
+  auto sources = MakeSources(options.streams);
+  if (!sources) return Fail(sources.error());
+  RaiseDescriptorLimit();
+  Endings endings;
+  StreamSet set(SetOptions(options));
+  std::unique_ptr<MetricsServer> metrics;
+  if (!options.metrics.empty()) {
+    auto server = MetricsServer::Create(options.metrics, [&set] { return set.Snapshot(); });
+    if (!server) return Fail(server.error());
+    metrics = *std::move(server);
+    Print(options.output.json ? JsonLine({{"metrics", metrics->url()}})
+                              : fmt::format("metrics on {}\n", metrics->url()));
+  }
+  StreamRoster::Options roster_options;
+  roster_options.set = &set;
+  roster_options.topic = options.streams.topic;
+  roster_options.log = [](LogLevel, std::string_view line) { PrintError("tap", line); };
+  roster_options.on_ended = [&endings](StreamSet::Ended ended) { endings.Take(std::move(ended)); };
+  StreamRoster roster(*std::move(sources), std::move(roster_options));
+  if (const Status started = roster.Start(); !started) return Fail(started.error());
+  Watch(options, &set);
+  roster.Stop();
+  metrics.reset();
+  for (StreamSet::Ended& ended : set.RemoveAll()) endings.Take(std::move(ended));
+  PrintOverall(options, endings);
+  if (const Status written = endings.written(); !written) return Fail(written.error());
+  const CheckVerdict worst = endings.Worst();
+  if (options.output.check) return static_cast<int>(worst);
+  return endings.Count(CheckVerdict::kSilent) > 0 || worst == CheckVerdict::kSilent
+             ? static_cast<int>(CheckVerdict::kSilent)
+             : 0;
+}
+
+}  // namespace kvwire::engine

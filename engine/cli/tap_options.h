@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/cli/stream_options.h"
+#include "engine/cli/tap_sink.h"
+#include "kv_events/wire/frames.h"
+
+namespace kvwire::engine {
+
+// The command line of `kvwire tap`.
+struct TapOptions {
+  StreamOptions streams;
+  bool bind = false;
+  double until_idle = 0;  // seconds; 0: for ever
+  double wait = 0;
+  SequenceNumber first_seq = 0;
+  std::string removals = "per_copy";
+  std::string against;
+  std::optional<std::uint32_t> against_rank;
+  std::string metrics;  // address; empty: none
+  TapOutput output;
+};
+
+// Verdicts take 0 to 3.
+inline constexpr int kTapFailed = 4;
+
+}  // namespace kvwire::engine

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cli/zmtp_probe.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "kv_events/escape_text.h"
+
+namespace kvwire::engine {
+
+namespace {
+
+using Time = std::chrono::steady_clock::time_point;
+
+constexpr std::size_t kGreetingBytes = 64;
+constexpr std::size_t kSignatureBytes = 10;
+
+class Socket {
+ public:
+  explicit Socket(int family) : fd_(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
+  ~Socket() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  // Empty, or why not.
+  std::string Connect(const sockaddr* address, socklen_t size, Time deadline) const {
+    if (fd_ < 0) return std::strerror(errno);
+    if (connect(fd_, address, size) == 0) return {};
+    if (errno != EINPROGRESS) return std::strerror(errno);
+    if (!Wait(POLLOUT, deadline)) return "no answer in time";
+    int reason = 0;
+    socklen_t length = sizeof(reason);
+    getsockopt(fd_, SOL_SOCKET, SO_ERROR, &reason, &length);
+    return reason == 0 ? std::string() : std::strerror(reason);
+  }
+
+  void Send(std::string_view bytes) const {
+    // So few bytes fit into a new socket's buffer.
+    [[maybe_unused]] const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+
+  // Up to `size` bytes, fewer when they end or do not come in time.
+  std::string Read(std::size_t size, Time deadline) const {
+    std::string bytes;
+    while (bytes.size() < size && Wait(POLLIN, deadline)) {
+      std::array<char, 512> buffer{};
+      const ssize_t got = recv(fd_, buffer.data(), std::min(buffer.size(), size - bytes.size()), 0);
+      if (got <= 0) break;
+      bytes.append(buffer.data(), static_cast<std::size_t>(got));
+    }
+    return bytes;
+  }
+
+ private:
+  bool Wait(short events, Time deadline) const {
+    while (true) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      if (left.count() <= 0) return false;
+      pollfd polled{fd_, events, 0};
+      const int ready = poll(&polled, 1, static_cast<int>(left.count()));
+      if (ready > 0) return true;
+      if (ready < 0 && errno != EINTR) return false;
+    }
+  }
+
+  const int fd_;
+};
+
+// ZMTP 3.0, mechanism NULL.
+std::string Greeting() {
+  std::string greeting(kGreetingBytes, '\0');
+  greeting[0] = '\xff';
+  greeting[8] = 1;
+  greeting[9] = '\x7f';
+  greeting[10] = 3;
+  constexpr std::string_view kMechanism = "NULL";
+  std::copy(kMechanism.begin(), kMechanism.end(), greeting.begin() + 12);
+  return greeting;
+}
+
+// The value of a property of a READY command's body.
+std::optional<std::string> Property(std::string_view body, std::string_view name) {
+  constexpr std::size_t kLengthBytes = 4;
+  while (!body.empty()) {
+    const auto name_size = static_cast<std::uint8_t>(body[0]);
+    if (body.size() < 1 + name_size + kLengthBytes) return std::nullopt;
+    const std::string_view key = body.substr(1, name_size);
+    body.remove_prefix(1 + name_size);
+    std::size_t value_size = 0;
+    for (std::size_t i = 0; i < kLengthBytes; ++i) value_size = value_size << 8 | static_cast<std::uint8_t>(body[i]);
+    body.remove_prefix(kLengthBytes);
+    if (value_size > body.size()) return std::nullopt;
+    if (key == name) return std::string(body.substr(0, value_size));
+    body.remove_prefix(value_size);
+  }
+  return std::nullopt;
+}
+
+void ReadReady(const Socket& socket, Time deadline, ProbeResult* result) {
+  constexpr char kShortCommand = 4;
+  constexpr std::string_view kReady = "\x05READY";
+  const std::string head = socket.Read(2, deadline);
+  if (head.size() < 2 || head[0] != kShortCommand) return;
+  const std::string body = socket.Read(static_cast<std::uint8_t>(head[1]), deadline);
+  if (!std::string_view(body).starts_with(kReady)) return;
+  result->socket_type = EscapeText(Property(std::string_view(body).substr(kReady.size()), "Socket-Type").value_or(""));
+}
+
+void Converse(const Socket& socket, std::chrono::milliseconds timeout, ProbeResult* result) {
+  socket.Send(Greeting());
+  const std::string signature = socket.Read(kSignatureBytes, std::chrono::steady_clock::now() + timeout);
+  if (signature.empty()) return;
+  if (signature.size() < kSignatureBytes || signature[0] != '\xff' || signature[9] != '\x7f') {
+    result->speech = ProbeResult::Speech::kOther;
+    result->first_bytes = EscapeText(signature);
+    return;
+  }
+  result->speech = ProbeResult::Speech::kZmtp;
+  const Time deadline = std::chrono::steady_clock::now() + timeout;
+  const std::string rest = socket.Read(kGreetingBytes - kSignatureBytes, deadline);
+  if (rest.size() < kGreetingBytes - kSignatureBytes) return;
+  result->major = static_cast<std::uint8_t>(rest[0]);
+  result->minor = static_cast<std::uint8_t>(rest[1]);
+  constexpr std::size_t kMechanismBytes = 20;
+  const std::string mechanism = rest.substr(2, kMechanismBytes);
+  result->mechanism = EscapeText(mechanism.substr(0, mechanism.find('\0')));
+  ReadReady(socket, deadline, result);
+}
+
+void ProbeTcp(const Endpoint& endpoint, std::chrono::milliseconds timeout, ProbeResult* result) {
+  std::string host = endpoint.host;
+  const bool bracketed = host.starts_with('[');
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(endpoint.port.value_or(0));
+  if (const int failed = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); failed != 0) {
+    result->resolve_error = gai_strerror(failed);
+    return;
+  }
+  const addrinfo* chosen = nullptr;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    getnameinfo(entry->ai_addr, entry->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+    result->addresses.emplace_back(text.data());
+    if (chosen == nullptr && (bracketed || entry->ai_family == AF_INET)) chosen = entry;
+  }
+  if (chosen == nullptr) {
+    result->resolve_error = "it has IPv6 addresses only, which a name is not looked up for";
+  } else {
+    const Socket socket(chosen->ai_family);
+    result->connect_error =
+        socket.Connect(chosen->ai_addr, chosen->ai_addrlen, std::chrono::steady_clock::now() + timeout);
+    result->connected = result->connect_error.empty();
+    if (result->connected) Converse(socket, timeout, result);
+  }
+  freeaddrinfo(found);
+}
+
+void ProbeIpc(const Endpoint& endpoint, std::chrono::milliseconds timeout, ProbeResult* result) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::size_t size = std::min(endpoint.path.size(), sizeof(address.sun_path) - 1);
+  endpoint.path.copy(address.sun_path, size);
+  // "@name" is a name without a file.
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
+  const bool abstract = address.sun_path[0] == '\0';
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size + (abstract ? 0 : 1));
+  const Socket socket(AF_UNIX);
+  result->connect_error =
+      socket.Connect(reinterpret_cast<const sockaddr*>(&address), length, std::chrono::steady_clock::now() + timeout);
+  result->connected = result->connect_error.empty();
+  if (result->connected) Converse(socket, timeout, result);
+}
+
+}  // namespace
+
+ProbeResult Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout) {
+  ProbeResult result;
+  if (endpoint.scheme == Endpoint::Scheme::kTcp) {
+    ProbeTcp(endpoint, timeout, &result);
+  } else {
+    ProbeIpc(endpoint, timeout, &result);
+  }
+  return result;
+}
+
+}  // namespace kvwire::engine

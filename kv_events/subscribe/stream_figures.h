@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv_events/clock.h"
+#include "kv_events/digest.h"
+#include "kv_events/subscribe/event_stream.h"
+#include "kv_events/subscribe/stream_checker.h"
+#include "kv_events/subscribe/stream_state.h"
+#include "kv_events/transport/endpoint.h"
+
+namespace kvwire {
+
+// Where a stream is, and what it is called. A value.
+struct StreamAddress {
+  std::string name;  // unique among those that are watched together
+  Endpoint endpoint;
+  std::optional<Endpoint> replay_endpoint = std::nullopt;  // gaps stay without it
+  std::string topic = {};                                  // only topics with this beginning
+  std::optional<std::int64_t> rank = std::nullopt;         // that its batches should name
+
+  friend bool operator==(const StreamAddress&, const StreamAddress&) = default;
+};
+
+// What is known of one watched stream at a moment. A value.
+struct StreamFigures {
+  StreamAddress address;
+  StreamStatus status;
+  MonotonicNanos status_since = 0;
+  bool recovering = false;  // a question or replay is open: nothing can be concluded from silence
+  SequenceNumber next = 0;  // the number to apply next
+  EventStreamStats stream;
+  CheckCounts counts;
+  std::vector<StateDigest::Entry> blocks;         // per (group, medium), those that hold something
+  std::optional<MonotonicNanos> last_message_at;  // nothing: none came
+  double events_per_second = 0;                   // over the last second or so
+  double last_ts = 0;                             // of the latest batch, Unix seconds
+  std::optional<std::int64_t> rank;               // that it names
+  CheckVerdict verdict = CheckVerdict::kSilent;
+  std::string why;  // the verdict is, or would be, incomplete
+
+  // Of all kinds, well-formed or not.
+  std::uint64_t messages() const noexcept {
+    return stream.live_messages + stream.malformed + stream.replayed + stream.undecodable;
+  }
+  std::uint64_t blocks_held() const noexcept {
+    std::uint64_t sum = 0;
+    for (const StateDigest::Entry& entry : blocks) sum += entry.count;
+    return sum;
+  }
+};
+
+}  // namespace kvwire

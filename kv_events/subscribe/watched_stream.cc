@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_events/subscribe/watched_stream.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kv_events/escape_text.h"
+
+namespace kvwire {
+
+namespace {
+
+constexpr std::chrono::milliseconds kReconnectMax(2000);
+
+LinkOptions WatchingLink(const EventStreamOptions& stream) {
+  LinkOptions link;
+  link.max_message_bytes = static_cast<std::int64_t>(stream.decode.limits.max_payload_bytes);
+  link.watch_peers = true;
+  link.reconnect_max = kReconnectMax;
+  return link;
+}
+
+}  // namespace
+
+ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address) {
+  return [context = std::move(context), address]() -> std::unique_ptr<FrameLink> {
+    LinkOptions link = WatchingLink(EventStreamOptions());
+    // Publishers that do not pace a replay lose what does not fit here.
+    link.receive_hwm = 100'000;
+    auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, address, link);
+    if (!dealer) return nullptr;
+    return *std::move(dealer);
+  };
+}
+
+WatchedStream::WatchedStream(StreamAddress address, Options options, std::unique_ptr<CheckedSink> sink)
+    : options_(std::move(options)), sink_(std::move(sink)), board_(std::move(address)) {}
+
+Result<std::unique_ptr<WatchedStream>> WatchedStream::Create(const std::shared_ptr<ZmqContext>& context,
+                                                             StreamAddress address, Options options,
+                                                             std::unique_ptr<CheckedSink> sink) {
+  options.stream.topic = address.topic;
+  std::unique_ptr<WatchedStream> watched(new WatchedStream(std::move(address), std::move(options), std::move(sink)));
+  LinkOptions link = WatchingLink(watched->options_.stream);
+  link.receive_hwm = watched->options_.receive_hwm;
+  link.subscription = watched->address().topic;
+  auto live = ZmqLink::Connect(context, LinkKind::kSub, watched->address().endpoint, link);
+  if (!live) return tl::unexpected<Error>(live.error());
+  watched->live_ = live->get();
+  ReplayLinkFactory replay;
+  if (watched->address().replay_endpoint) replay = ReplayLinksTo(context, *watched->address().replay_endpoint);
+  watched->stream_ = std::make_unique<EventStream>(*std::move(live), std::move(replay), watched->options_.stream,
+                                                   watched->sink_.get());
+  return watched;
+}
+
+int WatchedStream::DoWork(MonotonicNanos now) {
+  const int work = stream_->DoWork(now);
+  board_.Look(*stream_, sink_->checker(), now);
+  NoteState(now);
+  return work;
+}
+
+void WatchedStream::AppendLinks(std::vector<ZmqLink*>* links) const {
+  links->push_back(live_);
+  if (FrameLink* const replay = stream_->replay_link()) links->push_back(static_cast<ZmqLink*>(replay));
+}
+
+void WatchedStream::Confirm(MonotonicNanos now) {
+  stream_->Confirm();
+  board_.Refresh(*stream_, sink_->checker(), now);
+}
+
+void WatchedStream::Finish(MonotonicNanos now) {
+  stream_->Finish();
+  board_.Refresh(*stream_, sink_->checker(), now);
+}
+
+void WatchedStream::Close() noexcept {
+  stream_.reset();
+  live_ = nullptr;
+}
+
+void WatchedStream::NoteState(MonotonicNanos now) {
+  if (!options_.log) return;
+  const std::optional<std::string> line = notes_.Look(board_.status(), now);
+  if (!line) return;
+  const StreamState state = board_.status().state;
+  const bool good = state == StreamState::kSynchronised || state == StreamState::kRecovering;
+  const std::string endpoint = address().endpoint.ToString();
+  const std::string where = address().name == endpoint ? std::string() : fmt::format(" ({})", endpoint);
+  Log(options_.log, good ? LogLevel::kInfo : LogLevel::kWarning,
+      fmt::format("{}{}: {}", EscapeText(address().name), where, *line));
+}
+
+}  // namespace kvwire

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvwire tap with several streams and with --metrics, as a process.
+#include <chrono>
+#include <cstddef>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include "engine/http/http_call.h"
+#include "tests/integration/tap/child_process.h"
+#include "tests/integration/tap/live_source.h"
+#include "tests/integration/tap/temp_dir.h"
+
+namespace kvwire::test {
+namespace {
+
+using engine::HttpCall;
+using engine::HttpMethod;
+
+bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+// The address that the process printed behind "metrics on http://".
+std::string MetricsAddress(ChildProcess* process) {
+  constexpr std::string_view kWord = "metrics on http://";
+  REQUIRE(process->WaitFor("/metrics\n"));
+  const std::size_t begin = process->output().find(kWord) + kWord.size();
+  return process->output().substr(begin, process->output().find("/metrics\n") - begin);
+}
+
+std::string Scrape(const std::string& address) {
+  HttpCall call;
+  call.method = HttpMethod::kGet;
+  const std::size_t colon = address.rfind(':');
+  call.host = address.substr(0, colon);
+  call.port = static_cast<std::uint16_t>(std::stoi(address.substr(colon + 1)));
+  call.path = "/metrics";
+  const auto reply = engine::Call(call);
+  REQUIRE_MESSAGE(reply.has_value(), reply.error());
+  CHECK(reply->status == 200);
+  return reply->body;
+}
+
+// Scrapes until the answer has this part.
+std::string ScrapeUntil(const std::string& address, std::string_view part) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::string text = Scrape(address);
+  while (!Has(text, part) && std::chrono::steady_clock::now() < end) text = Scrape(address);
+  CAPTURE(text);
+  CHECK_MESSAGE(Has(text, part), std::string(part));
+  return text;
+}
+
+std::string EndpointPair(const Source& source) { return source.info().endpoint + "," + *source.info().replay_endpoint; }
+
+TEST_CASE("tap --metrics serves the figures of its stream, of every state and rule, on loopback") {
+  Source source;
+  source.PublishChain(1, 20);
+  source.Publish(RemoveBatch(20));
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", EndpointPair(source), "--check", "--quiet", "--metrics", "0"});
+  const std::string address = MetricsAddress(&tap);
+  CHECK(address.starts_with("127.0.0.1:"));
+  const std::string label = fmt::format("stream=\"{}\"", source.info().endpoint);
+  const std::string text = ScrapeUntil(address, fmt::format("kvwire_stream_next_sequence{{{}}} 21\n", label));
+  CHECK(Has(text, "kvwire_streams 1\n"));
+  for (const char* const state : {"connecting", "unsynchronised", "recovering", "suspect"}) {
+    CHECK(Has(text, fmt::format("kvwire_stream_state{{{},state=\"{}\"}} 0\n", label, state)));
+  }
+  CHECK(Has(text, fmt::format("kvwire_stream_state{{{},state=\"synchronised\"}} 1\n", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_messages_total{{{}}} 21\n", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_events_total{{{},kind=\"stored\"}} 20\n", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_events_total{{{},kind=\"removed\"}} 1\n", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_events_total{{{},kind=\"cleared\"}} 0\n", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_blocks{{{},group=\"0\",medium=\"GPU\"}} 19\n", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_replayed_total{{{}}} 21\n", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_verdict{{{},verdict=\"clean\"}} 1\n", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_last_message_age_seconds{{{}}} ", label)));
+  CHECK(Has(text, fmt::format("kvwire_stream_violations_total{{{},rule=\"known-removal\"}} 0\n", label)));
+
+  source.Publish(RemoveBatch(20));
+  ScrapeUntil(address, fmt::format("kvwire_stream_violations_total{{{},rule=\"known-removal\"}} 1\n", label));
+  tap.Signal(SIGTERM);
+  CHECK(tap.Wait() == 1);
+}
+
+TEST_CASE("tap with several streams names them, judges each, and ends with the worst verdict") {
+  Source good;
+  Source bad;
+  good.PublishChain(1, 5);
+  bad.PublishChain(1, 5);
+  bad.Publish(RemoveBatch(77));
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", EndpointPair(good), "--endpoint", EndpointPair(bad), "--check",
+                                   "--wait", "20", "--until-idle", "0.5"});
+  CHECK(tap.Wait() == 1);
+  CAPTURE(tap.output());
+  const std::string& out = tap.output();
+  CHECK(Has(out, fmt::format("{}  listening on {}, replay from {}\n", good.info().endpoint, good.info().endpoint,
+                             *good.info().replay_endpoint)));
+  CHECK(Has(out, good.info().endpoint + "       0  1700000000.250"));
+  CHECK(Has(out, bad.info().endpoint + "  violated: known-removal: message 5"));
+  CHECK(Has(out, bad.info().endpoint + "  verdict: violated\n"));
+  CHECK(Has(out, good.info().endpoint + "  verdict: clean\n"));
+  CHECK(out.ends_with("streams 2, clean 1, violated 1, incomplete 0, silent 0\nverdict: violated\n"));
+  // Every line says whose it is, but the last two.
+  std::size_t lines = 0;
+  for (std::size_t at = 0; at < out.size(); at = out.find('\n', at) + 1) {
+    lines += out.compare(at, 6, "tcp://") == 0 ? 0 : 1;
+  }
+  CHECK(lines == 2);
+}
+
+TEST_CASE("tap with several streams prints JSON with the stream's name first") {
+  Source one;
+  Source two;
+  one.PublishChain(1, 2);
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", EndpointPair(one), "--endpoint", EndpointPair(two), "--json",
+                                   "--check", "--wait", "20", "--until-idle", "0.5"});
+  CHECK(tap.Wait() == 3);  // two said nothing
+  CAPTURE(tap.output());
+  CHECK(Has(tap.output(), fmt::format("{{\"stream\":\"{}\",\"seq\":0,", one.info().endpoint)));
+  CHECK(Has(tap.output(), fmt::format("{{\"stream\":\"{}\",\"summary\":", two.info().endpoint)));
+  CHECK(Has(tap.output(),
+            "{\"streams\":2,\"verdicts\":{\"clean\":1,\"violated\":0,\"incomplete\":0,\"silent\":1},\"verdict\":"
+            "\"silent\"}\n"));
+}
+
+TEST_CASE("a file of streams is read again when it changes, and a bad line keeps what was") {
+  const TempDir dir;
+  const std::string file = dir / "streams.txt";
+  const auto write = [&file](const std::string& text) {
+    std::ofstream(file + ".new") << text;
+    REQUIRE(std::rename((file + ".new").c_str(), file.c_str()) == 0);
+  };
+  Source a;
+  Source b;
+  a.PublishChain(1, 3);
+  b.PublishChain(1, 4);
+  const auto line = [](const Source& source, const char* name) {
+    return fmt::format("{} {} - {}\n", source.info().endpoint, *source.info().replay_endpoint, name);
+  };
+  write("# one engine\n" + line(a, "a"));
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoints-file", file, "--quiet", "--check", "--metrics", "127.0.0.1:0"});
+  const std::string address = MetricsAddress(&tap);
+  ScrapeUntil(address, "kvwire_stream_next_sequence{stream=\"a\"} 3\n");
+  write(line(a, "a") + line(b, "b"));
+  ScrapeUntil(address, "kvwire_stream_next_sequence{stream=\"b\"} 4\n");
+  write(line(b, "b") + "tcp://nowhere\n");
+  a.PublishChain(10, 2);
+  ScrapeUntil(address, "kvwire_stream_next_sequence{stream=\"a\"} 5\n");
+  write(line(b, "b"));
+  const std::string text = ScrapeUntil(address, "kvwire_streams 1\n");
+  CHECK_FALSE(Has(text, "stream=\"a\""));
+  REQUIRE(tap.WaitFor("a  verdict: clean\n"));
+  tap.Signal(SIGINT);
+  CHECK(tap.Wait() == 0);
+  CAPTURE(tap.output());
+  CHECK(Has(tap.output(), "b  verdict: clean\n"));
+  CHECK(tap.output().ends_with("streams 2, clean 2, violated 0, incomplete 0, silent 0\nverdict: clean\n"));
+}
+
+TEST_CASE("every address of a name becomes a stream") {
+  Source source;
+  source.PublishChain(1, 3);
+  const std::string live = source.info().endpoint.substr(source.info().endpoint.rfind(':') + 1);
+  const std::string replay = source.info().replay_endpoint->substr(source.info().replay_endpoint->rfind(':') + 1);
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", fmt::format("dns://localhost:{},{}", live, replay), "--quiet",
+                                   "--metrics", "127.0.0.1:0"});
+  const std::string address = MetricsAddress(&tap);
+  ScrapeUntil(address, fmt::format("kvwire_stream_next_sequence{{stream=\"tcp://127.0.0.1:{}\"}} 3\n", live));
+  tap.Signal(SIGTERM);
+  tap.Wait();
+}
+
+}  // namespace
+}  // namespace kvwire::test
