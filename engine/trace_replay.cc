@@ -29,6 +29,10 @@ Result<ReplaySummary> TraceReplay::Run() {
     if (!added) return tl::unexpected<Error>(added.error());
     if (!engine_.has_work()) {
       if (!next_.has_value() && ended_) break;
+      if (engine_.HasStateWork() && !engine_.StateWorkWaits()) {
+        engine_.DoStateWork();
+        continue;
+      }
       // Without a speed only a stop leaves an idle engine with requests to add.
       if (next_.has_value() && options_.speed > 0) Idle(now);
       continue;

@@ -45,6 +45,9 @@ class ResumableWalk {
     next_ = marks_.size();
   }
 
+  // Also without one.
+  bool IsOver() const noexcept { return ways_up_.empty() && behind_.empty() && next_ >= marks_.size(); }
+
   // The block in `from` is found in `to` from now on. REQUIRES: of a walk under way, both are among its places.
   void Move(Place from, Place to) {
     if (IsOver()) return;
@@ -79,8 +82,6 @@ class ResumableWalk {
     Key key;
     Place last_seen = 0;
   };
-
-  bool IsOver() const noexcept { return ways_up_.empty() && behind_.empty() && next_ >= marks_.size(); }
 
   template <class Blocks>
   bool Push(Place place, const Blocks& blocks) {

@@ -184,6 +184,7 @@ void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table
   if (run.begin != run.end) runs_.push_back(run);
   ++version_;
   if (options_.announce_at_registration && options_.enable_events) {
+    if (!event_positions_.empty()) RenewAncestors(table[event_positions_.front()]);
     RecordPositions(chain, event_positions_, first, last, group);
     stats_.stored += event_positions_.size();
   }
@@ -469,6 +470,7 @@ std::size_t BlockPool::DigestSlot(std::uint32_t group) {
 // One event for event_blocks_, which it empties.
 void BlockPool::RecordStored(bool report) {
   if (event_blocks_.empty()) return;
+  RenewAncestors(event_blocks_.front());
   BeginStored(event_blocks_.front());
   for (const BlockId block : event_blocks_) {
     recorded_.AppendBlock(hashes_[block], TokensOf(block), contexts_.at(meta_[block].context).extra_keys);

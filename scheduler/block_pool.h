@@ -276,7 +276,11 @@ class BlockPool final : public AnnouncedState {
   void AddAnnouncements(BlockId head, std::uint32_t announcements);
   bool IsAnnounced(BlockId head) const { return meta_[head].announced > 0 && ledger_eras_[head] == stream_era_; }
   bool IsStaleCopy(BlockId block) const { return !Has(block, kPending) && meta_[block].place_or_era != stream_era_; }
+  BlockId ParentOf(BlockId block) const {
+    return parents_[block].empty() ? kNullBlock : FindCached(parents_[block], meta_[block].group);
+  }
   bool IsToBeRenewed(BlockId head) const;
+  void RenewAncestors(BlockId block);
   std::uint32_t RenewCopies(BlockId head);
   void TellBlock(BlockId head, std::uint32_t announcements, const WalkVisitor& visit);
   std::size_t DigestSlot(std::uint32_t group);
@@ -321,6 +325,7 @@ class BlockPool final : public AnnouncedState {
   // Reused between calls.
   std::vector<BlockId> unhashed_;
   std::vector<BlockId> event_blocks_;
+  std::vector<BlockId> ancestors_;
   std::vector<std::uint32_t> event_positions_;
   ExtraKeys keys_;
   std::vector<BlockHash> event_hashes_;

@@ -21,10 +21,7 @@ class BlockPool::WalkedBlocks {
                           pool_.hashes_[last_seen] == key.hash;
     return is_there ? last_seen : pool_.FindCached(key.hash, key.group);
   }
-  BlockId ParentOf(BlockId block) const {
-    const BlockHash& parent = pool_.parents_[block];
-    return parent.empty() ? kNullBlock : pool_.FindCached(parent, pool_.meta_[block].group);
-  }
+  BlockId ParentOf(BlockId block) const { return pool_.ParentOf(block); }
   void Visit(BlockId head) {
     if (kind_ == WalkKind::kRenew) {
       const std::uint32_t announcements = pool_.RenewCopies(head);
@@ -79,6 +76,25 @@ std::uint32_t BlockPool::RenewCopies(BlockId head) {
     ++copies;
   }
   return options_.removals == Removals::kExact ? 1 : copies;
+}
+
+// The block is about to be announced: what the renewing walk has not reached of its ancestors comes before it, as
+// consumers do not take a block whose parent they do not know.
+void BlockPool::RenewAncestors(BlockId block) {
+  if (walks_[static_cast<std::size_t>(WalkKind::kRenew)].IsOver()) return;
+  ancestors_.clear();
+  for (BlockId head = ParentOf(block); head != kNullBlock && IsToBeRenewed(head); head = ParentOf(head)) {
+    ancestors_.push_back(head);
+  }
+  for (; !ancestors_.empty(); ancestors_.pop_back()) {
+    const BlockId head = ancestors_.back();
+    std::uint32_t announcements = RenewCopies(head);
+    AddAnnouncements(head, announcements);
+    for (; announcements > 0; --announcements) {
+      BeginStored(head);
+      recorded_.AppendBlock(hashes_[head], TokensOf(head), contexts_.at(meta_[head].context).extra_keys);
+    }
+  }
 }
 
 void BlockPool::TellBlock(BlockId head, std::uint32_t announcements, const WalkVisitor& visit) {

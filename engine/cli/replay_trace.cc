@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <thread>
@@ -79,6 +81,30 @@ class DumpFile {
   int reason_ = 0;  // of the first write that failed
 };
 
+// Ends a nap of this thread when the publisher wants something.
+class Bell {
+ public:
+  void Ring() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      rung_ = true;
+    }
+    changed_.notify_one();
+  }
+
+  // Until it rings, has rung since the last nap, or the time has passed.
+  void Nap(std::chrono::nanoseconds time) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, time, [this] { return rung_; });
+    rung_ = false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool rung_ = false;  // guarded by mutex_
+};
+
 class ReplayTraceCommand {
  public:
   void AddTo(CLI::App& command);
@@ -90,10 +116,12 @@ class ReplayTraceCommand {
   Status Build();
   Status Replay();
   void WaitForSubscriber();
+  bool DoStateWork();
   void Drain();
+  Status CloseDigests();
   Status DumpState();
   Status PrintReport();
-  void Linger() const;
+  void Linger();
 
   std::string trace_;
   KVEventsOption events_option_;
@@ -117,6 +145,7 @@ class ReplayTraceCommand {
   std::unique_ptr<DumpFile> state_file_;
   std::unique_ptr<DumpFile> digest_file_;
   std::unique_ptr<TraceReader> reader_;
+  Bell bell_;  // outlives the publisher, which rings it
   std::unique_ptr<EventPublisher> publisher_;
   std::unique_ptr<EngineCore> engine_;
   ReplayReport report_;
@@ -175,6 +204,8 @@ Status ReplayTraceCommand::RunParts() {
   status = Replay();
   if (!status) return status;
   Drain();
+  status = CloseDigests();
+  if (!status) return status;
   // The state is dumped also when nobody reads the report.
   Status printed = PrintReport();
   status = DumpState();
@@ -224,6 +255,7 @@ Status ReplayTraceCommand::Build() {
 
   PublisherOptions publisher_options;
   publisher_options.host_wakes = true;
+  publisher_options.on_state_wanted = [this] { bell_.Ring(); };
   publisher_options.log = StderrLog();
   auto publisher = CreateEventPublisher(events_, publisher_options);
   if (!publisher) return tl::unexpected<Error>(std::move(publisher).error());
@@ -238,6 +270,12 @@ Status ReplayTraceCommand::Build() {
   config.time_model = {microseconds(prefill_overhead_us_), microseconds(prefill_us_per_token_),
                        microseconds(decode_us_per_request_)};
   config.sleep = SleepUnlessStopped;
+  config.first_batch = events_.kvwire.first_seq;
+  if (!dump_digests_.empty()) {
+    config.observe_batch = [this](std::uint64_t number, const KVEventBatch& batch) {
+      if (digest_file_) digest_file_->Write(fmt::format("{} {}\n", number, batch.digest.ToString()));
+    };
+  }
   try {
     auto engine = EngineCore::Create(std::move(config), *std::move(hasher), *std::move(runner), publisher_.get());
     if (!engine) return tl::unexpected<Error>(std::move(engine).error());
@@ -274,17 +312,25 @@ Status ReplayTraceCommand::Replay() {
                 fmt::format("trace line {} refused: {}{}", request.line, error.message,
                             refused == kRefusalsShown ? " (further refusals are only counted)" : ""));
   };
-  if (digest_file_) {
-    options.on_batch = [this](std::uint64_t ordinal) {
-      digest_file_->Write(
-          fmt::format("{} {}\n", events_.kvwire.first_seq + ordinal, engine_->scheduler().digest().ToString()));
-    };
-  }
   const Result<ReplaySummary> summary = TraceReplay(reader_.get(), engine_.get(), std::move(options)).Run();
   progress.Finish();
   if (!summary) return tl::unexpected<Error>(summary.error());
   report_.summary = *summary;
-  return digest_file_ ? digest_file_->Close() : Status();
+  return {};
+}
+
+// Nothing is published behind it.
+Status ReplayTraceCommand::CloseDigests() {
+  if (!digest_file_) return {};
+  const std::unique_ptr<DumpFile> file = std::move(digest_file_);
+  return file->Close();
+}
+
+// A piece of what the publisher wants of the state. False if nothing can be done now.
+bool ReplayTraceCommand::DoStateWork() {
+  if (!engine_->HasStateWork() || engine_->StateWorkWaits()) return false;
+  engine_->DoStateWork();
+  return true;
 }
 
 // Until a subscription to the topic reached the publisher's socket, or a stop was asked for.
@@ -297,15 +343,16 @@ void ReplayTraceCommand::WaitForSubscriber() {
   }
 }
 
-// Until everything was handed to the sockets, so that the figures are final and consumers can catch up. Who asks for a
-// stop does not wait for a stuck consumer.
+// Until everything was handed to the sockets, and a loss healed, so that the figures are final and consumers can catch
+// up. Who asks for a stop does not wait for a stuck consumer.
 void ReplayTraceCommand::Drain() {
   constexpr MonotonicNanos kPatience = 30'000'000'000;
   constexpr MonotonicNanos kPatienceStopped = 500'000'000;
   const MonotonicNanos start = clock_.Now();
   publisher_->Wake();
-  while (publisher_->stats().queued != 0 && clock_.Now() - start < (StopRequested() ? kPatienceStopped : kPatience)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while ((publisher_->stats().queued != 0 || engine_->scheduler().is_healing()) &&
+         clock_.Now() - start < (StopRequested() ? kPatienceStopped : kPatience)) {
+    if (!DoStateWork()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -325,7 +372,19 @@ Status ReplayTraceCommand::DumpState() {
   return state_file_->Close();
 }
 
-void ReplayTraceCommand::Linger() const { SleepUnlessStopped(std::chrono::nanoseconds(NanosOf(linger_seconds_))); }
+// Snapshots are handed out all the while.
+void ReplayTraceCommand::Linger() {
+  constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(20);
+  constexpr std::chrono::nanoseconds kNapForRoom = std::chrono::milliseconds(1);
+  const std::chrono::nanoseconds time(NanosOf(linger_seconds_));
+  const MonotonicNanos start = clock_.Now();
+  while (!StopRequested()) {
+    const std::chrono::nanoseconds left = time - std::chrono::nanoseconds(clock_.Now() - start);
+    if (left.count() <= 0) return;
+    if (DoStateWork()) continue;
+    bell_.Nap(std::min(left, engine_->HasStateWork() ? kNapForRoom : kLongestNap));
+  }
+}
 
 }  // namespace
 

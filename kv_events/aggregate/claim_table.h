@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kv_events/aggregate/block_attributes.h"
+#include "kv_events/block_attributes.h"
 #include "kv_events/events.h"
 
 namespace kvwire {

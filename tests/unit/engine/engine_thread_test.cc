@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -67,6 +69,86 @@ class RecordingListener final : public EngineListener {
   std::vector<scheduler::FinishedRequest> finished_;
   std::map<RequestId, std::vector<TokenId>> sampled_;
   std::vector<std::pair<RequestId, std::string>> refused_;
+};
+
+// A publisher that wants something of the state, as its own thread would say.
+class WantingPublisher final : public EventPublisher {
+ public:
+  PublishResult Publish(KVEventBatch&& batch) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool lost = std::exchange(lose_next_, false);
+    if (!lost) batches_.push_back(std::move(batch));
+    has_room_ = has_room_ && !lost;
+    changed_.notify_all();
+    return lost ? PublishResult::kDroppedQueueFull : PublishResult::kAccepted;
+  }
+  PublishResult PublishChunk(StateChunk&& chunk) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    num_walks_ += chunk.last ? 1 : 0;
+    changed_.notify_all();
+    return PublishResult::kAccepted;
+  }
+  bool HasRoom() const noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++num_looks_;
+    return has_room_;
+  }
+  StateWants state_wants() const noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return wants_;
+  }
+  bool resyncs_after_loss() const noexcept override { return true; }
+  void Wake() noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++num_wakes_;
+    changed_.notify_all();
+  }
+  using EventPublisher::Close;
+  void Close(std::chrono::milliseconds /*deadline*/) noexcept override {}
+  PublisherStats stats() const noexcept override { return {}; }
+
+  void Want(const StateWants& wants) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    wants_ = wants;
+  }
+  // The next batch finds the queue full, and so it stays until MakeRoom().
+  void LoseNext() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    lose_next_ = true;
+  }
+  void MakeRoom() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    has_room_ = true;
+  }
+  bool WaitForWalks(std::uint64_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kWatchdog, [this, count] { return num_walks_ >= count && num_wakes_ >= count; });
+  }
+  bool WaitForClear() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kWatchdog, [this] {
+      return !batches_.empty() && std::holds_alternative<AllBlocksCleared>(batches_.back().at(0));
+    });
+  }
+  std::size_t num_batches() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return batches_.size();
+  }
+  std::uint64_t num_looks() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return num_looks_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<KVEventBatch> batches_;
+  StateWants wants_;
+  bool lose_next_ = false;
+  bool has_room_ = true;
+  std::uint64_t num_walks_ = 0;
+  std::uint64_t num_wakes_ = 0;
+  mutable std::uint64_t num_looks_ = 0;
 };
 
 // Holds the step thread inside a step until it is opened.
@@ -263,6 +345,46 @@ TEST_CASE("an idle engine stops at once, also by its destructor") {
   CollectingEventPublisher publisher;
   { const EngineThread engine(MakeEngine(SmallConfig(), &publisher), {16, 16, nullptr}); }
   CHECK(publisher.closed());
+}
+
+TEST_CASE("C9: an engine without work hands out a snapshot when it is nudged, and wakes the publisher") {
+  WantingPublisher publisher;
+  RecordingListener listener;
+  EngineThread engine(MakeEngine(SmallConfig(), &publisher), {8, 8, &listener});
+  REQUIRE(engine.Add(MakeRequest(1, 12, 2)) == SubmitResult::kAccepted);
+  REQUIRE(listener.WaitForFinished(1));
+  for (std::uint64_t walk = 1; walk <= 3; ++walk) {
+    publisher.Want({0, walk, 100});
+    engine.Nudge();
+    CHECK(publisher.WaitForWalks(walk));
+  }
+  engine.Stop(milliseconds(2000));
+  CHECK(engine.core().scheduler().stats().stream.walks == 3);
+  CHECK(engine.core().scheduler().stats().stream.walked == 9);
+}
+
+TEST_CASE("A12: an engine without work heals a loss by itself once the queue has room, and does not spin until then") {
+  WantingPublisher publisher;
+  RecordingListener listener;
+  EngineThread engine(MakeEngine(SmallConfig(), &publisher), {8, 8, &listener});
+  publisher.LoseNext();
+  REQUIRE(engine.Add(MakeRequest(1, 12, 1)) == SubmitResult::kAccepted);
+  REQUIRE(listener.WaitForFinished(1));
+  CHECK(publisher.num_batches() == 0);
+  // Commands go on meanwhile. A look per millisecond is none that spins: thousands would be.
+  const std::uint64_t looks = publisher.num_looks();
+  std::promise<void> done;
+  REQUIRE(engine.ResetPrefixCache(scheduler::ResetMode::kFailWhileRunning, [&done](bool) { done.set_value(); }) ==
+          SubmitResult::kAccepted);
+  CHECK(done.get_future().wait_for(kWatchdog) == std::future_status::ready);
+  CHECK(publisher.num_looks() - looks < 100000);
+  publisher.MakeRoom();
+  CHECK(publisher.WaitForClear());
+  engine.Stop(milliseconds(2000));
+  const StatePublisherStats stats = engine.core().scheduler().stats().stream;
+  CHECK(stats.losses == 1);
+  CHECK(stats.resyncs == 1);
+  CHECK(stats.suppressed > 0);
 }
 
 }  // namespace

@@ -167,6 +167,8 @@ class DrivenSource {
   virtual std::uint32_t Announced(const StreamKey& key) const = 0;
   // Whether it is there, announced or not.
   virtual bool IsResident(const StreamKey& key) const = 0;
+  // Whether events, too, tell of a parent that is there before its children.
+  virtual bool EventsTellParentsFirst() const { return true; }
   // Whether consumers that keep a set agree with those that count.
   virtual bool SetsAgree() const { return true; }
 };
@@ -304,7 +306,7 @@ class SuiteRun {
     }
     if (live_synchronised_) {
       // Of a source's own stream it is not known what is a piece of a walk.
-      if (is_walk && (clears || !stream_.is_own())) CheckParents(batch, live_);
+      if (source_.EventsTellParentsFirst() || (is_walk && (clears || !stream_.is_own()))) CheckParents(batch, live_);
       live_.Apply(batch);
       Compare(live_, batch.digest);
       REQUIRE(live_.num_strays() == 0);

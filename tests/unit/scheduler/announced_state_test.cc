@@ -181,6 +181,7 @@ class DrivenTier final : public DrivenSource {
     return IsResident(key) && tier_->IsAnnounced(Find(key)) ? 1 : 0;
   }
   bool IsResident(const StreamKey& key) const override { return Find(key) != kNoHostBlock; }
+  bool EventsTellParentsFirst() const override { return false; }  // a tier takes the next victim first
 
   void Operate(std::mt19937_64* random) override {
     Compute(RandomPrompt(random));
@@ -274,6 +275,7 @@ class DrivenScheduler final : public DrivenSource, public OwnStream {
     if (medium == kMediumGpu) return scheduler_->pool().num_copies(hash, group) > 0;
     return TierOf(medium).FindBlock(hash, group) != kNoHostBlock;
   }
+  bool EventsTellParentsFirst() const override { return false; }  // a tier takes the next victim first
 
   void Operate(std::mt19937_64* random) override {
     const std::uint64_t dice = (*random)() % 100;

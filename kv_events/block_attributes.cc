@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kv_events/aggregate/block_attributes.h"
+#include "kv_events/block_attributes.h"
 
 #include <functional>
 
