@@ -7,7 +7,6 @@
 
 #include "kv_events/batch.h"
 #include "kv_events/config.h"
-#include "kv_events/publish/counter.h"
 #include "kv_events/publish/replay_buffer.h"
 #include "kv_events/publish/snapshot_walks.h"
 #include "kv_events/transport/frame_link.h"

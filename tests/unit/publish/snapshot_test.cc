@@ -1,100 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ROUTER answers beyond replay: hello, digest, and snapshots in both forms.
+// What the ROUTER answers beyond replay: hello, digest, and snapshots in chunks.
 #include <map>
 #include <set>
-#include <stdexcept>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
 
-#include "kv_events/publish/publisher_agent.h"
-#include "kv_events/wire/decoder.h"
 #include "kv_events/wire/extensions.h"
-#include "tests/support/manual_clock.h"
-#include "tests/support/state_producer.h"
-#include "tests/support/stream_support.h"
+#include "snapshot_bench.h"
 
 namespace kvwire::test {
 namespace {
 
+using Bench = SnapshotBench;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using Adjust = std::function<void(PublisherAgent::Options*)>;
 
 constexpr std::size_t kAhead = SnapshotWalks::kChunksAhead;
-
-struct Bench {
-  explicit Bench(const Adjust& adjust = {}, const AgentSettings& base = {})
-      : publisher(Settings(adjust, base), rig.publish(), rig.replay()) {}
-
-  AgentSettings Settings(const Adjust& adjust, AgentSettings settings) {
-    settings.adjust = [this, adjust](PublisherAgent::Options* options) {
-      options->clock = &clock;
-      options->epoch = 77;
-      options->data_parallel_rank = 3;
-      options->encode = [this, encode = options->encode](const KVEventBatch& batch, std::vector<std::uint8_t>* out) {
-        if (failing) throw std::runtime_error("planted");
-        ++encoded;
-        encode(batch, out);
-      };
-      if (adjust) adjust(options);
-    };
-    return settings;
-  }
-  void Pass(std::chrono::nanoseconds time) {
-    clock.Advance(time);
-    publisher.now = clock.Now();
-    publisher.Drain();
-  }
-  void Publish(KVEventBatch batch) {
-    REQUIRE(publisher.Publish(std::move(batch)) == PublishResult::kAccepted);
-    publisher.Drain();
-  }
-  // Hands over as much of the walk as is wanted and allowed, `blocks` at a time; how many chunks that were.
-  std::size_t Walk(StateProducer* pool, std::size_t blocks) {
-    std::size_t handed = 0;
-    while (true) {
-      const StateWants wants = publisher.agent.wants();
-      if (!pool->walking() && wants.walks > walks_done) pool->BeginWalk(++walks_done);
-      if (!pool->walking() || chunks >= wants.chunks) return handed;
-      REQUIRE(publisher.PublishChunk(pool->NextChunk(blocks)) == PublishResult::kAccepted);
-      ++chunks;
-      ++handed;
-      publisher.Drain();
-    }
-  }
-  std::vector<Told> Read(FrameLink* dealer) {
-    std::vector<Told> told;
-    while (std::optional<Told> message = ReceiveTold(dealer)) told.push_back(std::move(*message));
-    return told;
-  }
-  std::vector<Told> Request(FrameLink* dealer, const ExtensionRequest& request) {
-    Ask(dealer, request);
-    publisher.Drain();
-    return Read(dealer);
-  }
-  PublisherStats stats() const { return publisher.agent.stats(); }
-
-  ManualClock clock;
-  MemoryRig rig;
-  bool failing = false;
-  std::size_t encoded = 0;
-  std::uint64_t walks_done = 0;
-  std::uint64_t chunks = 0;
-  DrivenPublisher publisher;
-};
-
-bool EndsOnly(const std::vector<Told>& told) { return told.size() == 1 && told[0].end; }
-
-std::set<std::uint64_t> Union(const std::vector<Told>& told) {
-  std::set<std::uint64_t> held;
-  for (const Told& message : told) {
-    if (message.name == kChunkName) ApplyEvents(message.payload, &held);
-  }
-  return held;
-}
 
 TEST_CASE("C9: a hello tells who publishes and where the stream is, in either layout") {
   for (const ReplayLayout layout : {ReplayLayout::kTopic, ReplayLayout::kLegacy}) {
@@ -481,165 +404,6 @@ TEST_CASE("C9: with snapshots off the end mark comes at once") {
   CHECK(EndsOnly(bench.Request(dealer.get(), {ExtensionKind::kSnapshot, 0})));
   CHECK(bench.publisher.agent.wants() == StateWants());
   CHECK_FALSE(DecodeHello(bench.Request(dealer.get(), {ExtensionKind::kHello, 0})[0].payload)->snapshots);
-}
-
-const Adjust kXllm = [](PublisherAgent::Options* options) { options->snapshot = SnapshotForm::kXllm; };
-
-// Checks an answer in the xllm form; the hashes of its state.
-std::set<std::uint64_t> WholeState(const std::vector<Replayed>& messages, SequenceNumber watermark) {
-  REQUIRE(messages.size() == 2);
-  CHECK(messages[0].frames == 3);
-  CHECK(messages[0].number == watermark);
-  CHECK(messages[1].frames == 3);
-  CHECK(messages[1].end);
-  const auto decoded = DecodeBatch(messages[0].payload);
-  REQUIRE(decoded);
-  CHECK(decoded->batch.data_parallel_rank == 3);
-  std::set<std::uint64_t> held;
-  for (std::size_t i = 0; i < decoded->batch.size(); ++i) {
-    const KVEventBatch::Event event = decoded->batch.at(i);
-    CHECK(std::holds_alternative<AllBlocksCleared>(event) == (i == 0));
-    const auto* stored = std::get_if<BlockStored>(&event);
-    if (stored == nullptr) continue;
-    CHECK(stored->token_ids.size() == 4 * stored->block_hashes.size());
-    std::optional<BlockHash> parent = stored->parent_block_hash;
-    for (std::size_t block = 0; block < stored->block_hashes.size(); ++block) {
-      const std::uint64_t hash = stored->block_hashes[block].Low64();
-      CHECK(stored->token_ids[4 * block] == hash % 100000);
-      CHECK(stored->medium == StateProducer::MediumOf(hash));
-      if (parent) CHECK(held.contains(parent->Low64()));
-      CHECK(held.insert(hash).second);
-      parent = stored->block_hashes[block];
-    }
-  }
-  return held;
-}
-
-std::vector<Replayed> ReadReplayed(FrameLink* dealer) {
-  std::vector<Replayed> messages;
-  while (std::optional<Replayed> message = ReceiveReplayed(dealer)) messages.push_back(std::move(*message));
-  return messages;
-}
-
-TEST_CASE("C9: in the xllm form every replay request gets the whole state in one message, exact at its watermark") {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    CAPTURE(seed);
-    Bench bench(kXllm);
-    StateProducer pool(seed);
-    for (int i = 0; i < 60; ++i) bench.Publish(pool.Step());
-    const auto dealer = bench.rig.Dealer("d");
-    Ask(dealer.get(), seed % 2 == 0 ? 0 : SequenceNumber{1000000});
-    bench.publisher.Drain();
-    REQUIRE(bench.publisher.agent.wants().walks == 1);
-    pool.BeginWalk(1);
-    while (pool.walking()) {
-      REQUIRE(bench.publisher.PublishChunk(pool.NextChunk(3)) == PublishResult::kAccepted);
-      bench.publisher.Drain();
-      if (!pool.walking()) break;
-      if (seed % 3 != 0 || pool.hashes().size() % 2 == 0) bench.Publish(pool.Step());
-      if (seed % 7 == 0 && pool.hashes().size() % 11 == 0) bench.Publish(pool.Clear());
-    }
-    const std::set<std::uint64_t> truth = pool.hashes();
-    const SequenceNumber watermark = bench.publisher.queue.next_number() - 1;
-    bench.Publish(pool.Step());  // no part of it
-    CHECK(WholeState(ReadReplayed(dealer.get()), watermark) == truth);
-    CHECK(bench.stats().snapshots_sent == 1);
-  }
-}
-
-TEST_CASE("C9: the xllm form takes many slices for a large state, and live batches pass between") {
-  Bench bench(kXllm);
-  StateProducer pool(12);
-  while (pool.hashes().size() < 1) bench.Publish(pool.Step());
-  KVEventBatch many;
-  const auto dealer = bench.rig.Dealer("d");
-  Ask(dealer.get(), SequenceNumber{0});
-  bench.publisher.Drain();
-  // 20,000 blocks in ten chunks.
-  for (std::uint64_t chunk = 0; chunk < 10; ++chunk) {
-    const KVEventBatch blocks = StoreBatch(2000, 1000000 + 2000 * chunk);
-    REQUIRE(bench.publisher.PublishChunk({blocks, 1, chunk == 0, chunk == 9}) == PublishResult::kAccepted);
-  }
-  std::size_t turns = 0;
-  std::vector<Replayed> messages;
-  while (messages.size() < 2 && turns < 1000) {
-    static_cast<void>(bench.publisher.Publish(StoreBatch(1)));
-    bench.publisher.Turn();
-    CHECK(bench.stats().queued == 0);
-    ++turns;
-    for (Replayed& message : ReadReplayed(dealer.get())) messages.push_back(std::move(message));
-  }
-  REQUIRE(messages.size() == 2);
-  CHECK(turns >= 20000 / SnapshotWalks::kBlocksPerCall);
-  CHECK(StoredHashes(messages[0].payload).size() == 20000);
-}
-
-TEST_CASE("C9: a stream without batches is told as empty at 0, and a host without a state ends in the end mark alone") {
-  Bench bench(kXllm);
-  StateProducer pool(13);
-  const auto dealer = bench.rig.Dealer("d");
-  Ask(dealer.get(), SequenceNumber{0});
-  bench.publisher.Drain();
-  bench.Walk(&pool, 5);
-  CHECK(WholeState(ReadReplayed(dealer.get()), 0).empty());
-  Ask(dealer.get(), SequenceNumber{0});
-  bench.publisher.Drain();
-  bench.Pass(seconds(5) + milliseconds(1));
-  const std::vector<Replayed> messages = ReadReplayed(dealer.get());
-  REQUIRE(messages.size() == 1);
-  CHECK(messages[0].end);
-  CHECK(messages[0].frames == 3);
-}
-
-TEST_CASE("A2: a batch lost during the walk spoils the xllm form, unless a clear follows") {
-  for (const bool clears : {false, true}) {
-    AgentSettings settings;
-    settings.max_batches = 2;
-    Bench bench(kXllm, settings);
-    StateProducer pool(14);
-    for (int i = 0; i < 20; ++i) bench.Publish(pool.Step());
-    const auto dealer = bench.rig.Dealer("d");
-    Ask(dealer.get(), SequenceNumber{0});
-    bench.publisher.Drain();
-    pool.BeginWalk(1);
-    static_cast<void>(bench.publisher.PublishChunk(pool.NextChunk(2)));
-    bench.publisher.Drain();
-    for (int i = 0; i < 3; ++i) static_cast<void>(bench.publisher.Publish(pool.Step()));
-    bench.publisher.Drain();
-    CHECK(bench.stats().dropped_full == 1);
-    if (clears) {
-      bench.Publish(pool.Clear());
-      bench.Publish(pool.Step());
-      pool.BeginWalk(1);
-    }
-    while (pool.walking()) {
-      static_cast<void>(bench.publisher.PublishChunk(pool.NextChunk(1000)));
-      bench.publisher.Drain();
-    }
-    const std::vector<Replayed> messages = ReadReplayed(dealer.get());
-    if (clears) {
-      CHECK(WholeState(messages, bench.publisher.queue.next_number() - 1) == pool.hashes());
-    } else {
-      REQUIRE(messages.size() == 1);
-      CHECK(messages[0].end);
-      CHECK(bench.stats().snapshots_failed == 1);
-    }
-  }
-}
-
-TEST_CASE("C9: both forms share a walk, and the named snapshot works beside the xllm form") {
-  Bench bench(kXllm);
-  StateProducer pool(15);
-  for (int i = 0; i < 20; ++i) bench.Publish(pool.Step());
-  const auto whole = bench.rig.Dealer("whole");
-  const auto chunked = bench.rig.Dealer("chunked");
-  Ask(whole.get(), SequenceNumber{0});
-  Ask(chunked.get(), {ExtensionKind::kSnapshot, 0});
-  bench.publisher.Drain();
-  bench.Walk(&pool, 5);
-  CHECK(bench.publisher.agent.wants().walks == 1);
-  CHECK(WholeState(ReadReplayed(whole.get()), 19) == pool.hashes());
-  CHECK(Union(bench.Read(chunked.get())) == pool.hashes());
 }
 
 }  // namespace
