@@ -91,7 +91,7 @@ class Held:
 class Publisher:
     """`lose(number)`: whether a live message is lost on its way; `fail(number)`: whether the batch cannot be encoded."""
 
-    def __init__(self, endpoint, replay_endpoint, buffer_steps=10_000, router_hwm=None, answer_delay=0.0):
+    def __init__(self, endpoint, replay_endpoint, buffer_steps=10_000, router_hwm=None):
         self.context = zmq.Context()
         self.pub = self.context.socket(zmq.PUB)
         self.pub.set_hwm(100_000)
@@ -105,7 +105,7 @@ class Publisher:
         self.next = 0
         self.lose = lambda number: False
         self.fail = lambda number: False
-        self.answer_delay = answer_delay
+        self.answer_delay = 0.0
         self.running = True
         self.encoder = msgspec.msgpack.Encoder()
         self.held = Held()

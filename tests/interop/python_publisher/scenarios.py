@@ -74,6 +74,15 @@ class Scenario:
         return Tap(self.kvwire, self.directory, **options)
 
 
+def join(publisher, engine, tap):
+    """Steps until the subscription has arrived."""
+    deadline = time.monotonic() + WATCHDOG
+    while not any(line.split()[:1] == [str(publisher.next - 1)] for line in list(tap.lines)):
+        assert time.monotonic() < deadline, tap.lines[-5:]
+        engine.steps(1)
+        time.sleep(0.01)
+
+
 def plain(scenario):
     publisher, engine = scenario.publisher()
     tap = scenario.tap()
@@ -100,10 +109,7 @@ def lost_tail(scenario):
 def loss_without_replay(scenario):
     publisher, engine = scenario.publisher()
     tap = scenario.tap(with_replay=False)
-    # Until the subscription has arrived.
-    while not any(line.split()[:1] == [str(publisher.next - 1)] for line in list(tap.lines)):
-        engine.steps(1)
-        time.sleep(0.01)
+    join(publisher, engine, tap)
     lost = publisher.next + 5
     publisher.lose = lambda number: number == lost
     engine.steps(20)
@@ -151,17 +157,20 @@ def late_join_after_the_ring_wrapped(scenario):
 
 
 def lossy_router(scenario):
-    publisher, engine = scenario.publisher(router_hwm=1)
-    engine.steps(300)
+    publisher, engine = scenario.publisher(router_hwm=10)
+    engine.steps(50)
     tap = scenario.tap()
     return publisher, tap, {CLEAN, INCOMPLETE}
 
 
 def slow_router(scenario):
-    publisher, engine = scenario.publisher(answer_delay=3.0)
-    publisher.lose = lambda number: number == 10
+    publisher, engine = scenario.publisher()
     tap = scenario.tap()
-    engine.steps(100)
+    join(publisher, engine, tap)
+    publisher.answer_delay = 3.0
+    lost = publisher.next + 5
+    publisher.lose = lambda number: number == lost
+    engine.steps(20)
     return publisher, tap, {CLEAN, INCOMPLETE}
 
 
@@ -212,7 +221,7 @@ SCENARIOS = {
     "joined late": late_join,
     "joined late, more than the ROUTER's pipe takes": late_join_above_the_pipe,
     "joined after the ring wrapped": late_join_after_the_ring_wrapped,
-    "ROUTER that drops above one message": lossy_router,
+    "ROUTER that drops above ten messages": lossy_router,
     "ROUTER that answers after three seconds": slow_router,
     "reset while idle, then a step": idle_reset,
     "restart with fewer batches": restart(20),
