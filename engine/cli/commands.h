@@ -12,5 +12,6 @@ void AddPlayCommand(CLI::App& app, int* exit_code);
 void AddReplayTraceCommand(CLI::App& app, int* exit_code);
 void AddServeCommand(CLI::App& app, int* exit_code);
 void AddTapCommand(CLI::App& app, int* exit_code);
+void AddTopCommand(CLI::App& app, int* exit_code);
 
 }  // namespace kvwire::engine

@@ -25,6 +25,7 @@ int Run(int argc, char** argv) {
   kvwire::engine::AddReplayTraceCommand(app, &exit_code);
   kvwire::engine::AddTapCommand(app, &exit_code);
   kvwire::engine::AddPlayCommand(app, &exit_code);
+  kvwire::engine::AddTopCommand(app, &exit_code);
   kvwire::engine::AddDoctorCommand(app, &exit_code);
   try {
     app.parse(kvwire::engine::CommandLine(argc, argv));

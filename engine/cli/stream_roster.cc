@@ -78,7 +78,7 @@ Status StreamRoster::Apply() {
     const auto found = wanted.find(watched.first);
     if (found != wanted.end() && found->second == watched.second) return false;
     auto ended = options_.set->Remove(watched.first);
-    if (ended && options_.on_ended) options_.on_ended(*std::move(ended));
+    if (ended && options_.on_ended) options_.on_ended(*ended);
     return true;
   });
   std::erase_if(refused_, [&](const auto& refused) { return !wanted.contains(refused.first); });

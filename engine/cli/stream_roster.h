@@ -27,7 +27,7 @@ class StreamRoster {
     StreamSet* set = nullptr;
     std::string topic;  // of addresses that have none
     LogSink log;
-    std::function<void(StreamSet::Ended)> on_ended;  // a stream that was removed; may be empty
+    std::function<void(const StreamSet::Ended&)> on_ended;  // a stream that was removed; may be empty
   };
 
   StreamRoster(std::vector<std::unique_ptr<StreamSource>> sources, Options options);

@@ -39,7 +39,7 @@ constexpr MonotonicNanos kAskLimitWhenStopped = 1'000'000'000;
 // Threads: any.
 class Endings {
  public:
-  void Take(StreamSet::Ended ended) {
+  void Take(const StreamSet::Ended& ended) {
     auto& sink = static_cast<TapSink&>(*ended.sink);
     const std::lock_guard<std::mutex> lock(mutex_);
     const Status written = sink.Finish(ended.figures.stream);
@@ -193,13 +193,13 @@ int RunTapMany(const TapOptions& options) {
   roster_options.set = &set;
   roster_options.topic = options.streams.topic;
   roster_options.log = [](LogLevel, std::string_view line) { PrintError("tap", line); };
-  roster_options.on_ended = [&endings](StreamSet::Ended ended) { endings.Take(std::move(ended)); };
+  roster_options.on_ended = [&endings](const StreamSet::Ended& ended) { endings.Take(ended); };
   StreamRoster roster(*std::move(sources), std::move(roster_options));
   if (const Status started = roster.Start(); !started) return Fail(started.error());
   Watch(options, &set);
   roster.Stop();
   metrics.reset();
-  for (StreamSet::Ended& ended : set.RemoveAll()) endings.Take(std::move(ended));
+  for (const StreamSet::Ended& ended : set.RemoveAll()) endings.Take(ended);
   PrintOverall(options, endings);
   if (const Status written = endings.written(); !written) return Fail(written.error());
   const CheckVerdict worst = endings.Worst();

@@ -142,7 +142,7 @@ std::optional<StreamSet::Ended> StreamSet::Remove(std::string_view name) {
   const std::lock_guard<std::mutex> changing(changing_);
   std::optional<Place> place = TakeOut(name);
   if (!place) return std::nullopt;
-  return End(*std::move(place));
+  return End(*place);
 }
 
 std::vector<StreamSet::Ended> StreamSet::RemoveAll() {
@@ -153,12 +153,12 @@ std::vector<StreamSet::Ended> StreamSet::RemoveAll() {
     places.swap(places_);
   }
   std::vector<Ended> ended;
-  for (auto& [name, place] : places) ended.push_back(End(std::move(place)));
+  for (const auto& [name, place] : places) ended.push_back(End(place));
   return ended;
 }
 
 // The stream finishes and its sockets close on its thread.
-StreamSet::Ended StreamSet::End(Place place) {
+StreamSet::Ended StreamSet::End(const Place& place) {
   Ended ended;
   workers_[place.worker]->Do([&place, &ended](std::vector<WatchedStream*>* streams) {
     std::erase(*streams, place.stream.get());

@@ -75,7 +75,7 @@ class StreamSet {
 
   std::optional<Place> TakeOut(std::string_view name);
   std::size_t LeastBusy() const;
-  Ended End(Place place);
+  Ended End(const Place& place);
 
   const Options options_;
   const std::shared_ptr<ZmqContext> context_;
