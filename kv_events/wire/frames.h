@@ -28,7 +28,7 @@ SequenceFrame EncodeSequence(SequenceNumber number) noexcept;
 std::optional<SequenceNumber> DecodeSequence(std::span<const std::uint8_t> frame) noexcept;
 
 // The start of a replay request: a big-endian integer of 0 to 8 bytes, or longer with leading zeros; larger values
-// saturate at kEndOfReplay. Nothing for more than 16 bytes.
+// saturate at kEndOfReplay, and so does every name of wire/extensions.h that fits. Nothing for more than 16 bytes.
 std::optional<SequenceNumber> DecodeReplayStart(std::span<const std::uint8_t> frame) noexcept;
 
 using FrameView = std::span<const std::uint8_t>;

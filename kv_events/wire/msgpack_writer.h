@@ -23,6 +23,7 @@ class MsgpackWriter {
   std::uint8_t* at() const { return at_; }
 
   void Nil() { *at_++ = 0xc0; }
+  void Bool(bool value) { *at_++ = value ? 0xc3 : 0xc2; }
   void Raw(const void* bytes, std::size_t size) {
     if (size != 0) std::memcpy(at_, bytes, size);
     at_ += size;
