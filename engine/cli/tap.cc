@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -23,6 +25,7 @@
 #include "engine/cli/tap_arrival.h"
 #include "engine/cli/tap_sink.h"
 #include "kv_events/clock.h"
+#include "kv_events/subscribe/dialect.h"
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/zmq_context.h"
@@ -46,7 +49,8 @@ struct TapOptions {
   bool bind = false;
   double until_idle = 0;  // seconds; 0: for ever
   double wait = 0;
-  SequenceNumber first_seq = 0;
+  std::optional<SequenceNumber> first_seq;
+  std::string dialect = std::string(TraitsOf(Dialect::kVllm).name);
   std::string removals = "per_copy";
   std::string against;
   std::optional<std::uint32_t> against_rank;
@@ -73,7 +77,14 @@ void AddOptions(CLI::App& command, TapOptions& options) {
       command, "--against-rank", 0, {0, std::numeric_limits<std::uint32_t>::max()},
       [&options](std::uint64_t rank) { options.against_rank = static_cast<std::uint32_t>(rank); },
       "Data-parallel rank of this stream at that engine");
-  AddCount(command, "--first-seq", &options.first_seq, {0, kEndOfReplay - 1}, "Number of a publisher's first message");
+  AddCountFunction(
+      command, "--first-seq", 0, {0, kEndOfReplay - 1},
+      [&options](std::uint64_t number) { options.first_seq = number; }, "Number of a publisher's first message");
+  std::vector<std::string> dialects;
+  for (const DialectTraits& traits : kDialects) dialects.emplace_back(traits.name);
+  command.add_option("--dialect", options.dialect, "Whose stream it is")
+      ->check(CLI::IsMember(dialects))
+      ->capture_default_str();
   AddSeconds(command, "--until-idle", &options.until_idle,
              "End when nothing came for so many seconds after the first message, and the publisher confirms that this "
              "is all; 0: never");
@@ -91,7 +102,7 @@ void AddOptions(CLI::App& command, TapOptions& options) {
 struct Tap {
   std::unique_ptr<TapSink> sink;
   std::unique_ptr<EventStream> stream;
-  ZmqLink* live = nullptr;  // owned by the stream
+  std::string endpoint;  // in use
   std::unique_ptr<Arrival> live_arrival;
   std::unique_ptr<Arrival> replay_arrival;  // null without a replay endpoint
 };
@@ -156,6 +167,30 @@ ReplayLinkFactory ReplayLinks(std::shared_ptr<ZmqContext> context, const Endpoin
   };
 }
 
+Result<std::unique_ptr<ZmqLink>> OpenLive(const std::shared_ptr<ZmqContext>& context, const Endpoint& address,
+                                          const TapOptions& options) {
+  LinkOptions link;
+  // The publisher drops what does not fit at a subscriber; a watcher must not be the cause of a gap.
+  link.receive_hwm = 0;
+  link.max_message_bytes = kMaxRecordedPayload;
+  link.watch_peers = true;
+  link.subscription = options.topic;
+  return options.bind ? ZmqLink::Bind(context, LinkKind::kSub, address, link)
+                      : ZmqLink::Connect(context, LinkKind::kSub, address, link);
+}
+
+// `first` is the first of them.
+LiveLinkFactory LiveLinks(const std::shared_ptr<ZmqContext>& context, const Endpoint& address,
+                          const TapOptions& options, std::unique_ptr<ZmqLink> first) {
+  const auto made = std::make_shared<std::unique_ptr<ZmqLink>>(std::move(first));
+  return [context, address, options, made]() -> std::unique_ptr<FrameLink> {
+    if (*made) return std::move(*made);
+    auto live = OpenLive(context, address, options);
+    if (!live) return nullptr;
+    return *std::move(live);
+  };
+}
+
 Result<Tap> Open(const TapOptions& options) {
   if (const Status files = CheckFiles(options.output); !files) return tl::unexpected<Error>(files.error());
   if (options.against.empty() && options.against_rank) {
@@ -178,17 +213,10 @@ Result<Tap> Open(const TapOptions& options) {
     if (!client) return tl::unexpected<Error>(client.error());
     tap.sink->CompareWith(*std::move(client));
   }
-  LinkOptions link;
-  // The publisher drops what does not fit at a subscriber; a watcher must not be the cause of a gap.
-  link.receive_hwm = 0;
-  link.max_message_bytes = kMaxRecordedPayload;
-  link.watch_peers = true;
-  link.subscription = options.topic;
-  auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, addresses->live, link)
-                           : ZmqLink::Connect(context, LinkKind::kSub, addresses->live, link);
+  auto live = OpenLive(context, addresses->live, options);
   if (!live) return tl::unexpected<Error>(live.error());
-  tap.live = live->get();
-  tap.live_arrival = std::make_unique<Arrival>(tap.live->endpoint());
+  tap.endpoint = (*live)->endpoint();
+  tap.live_arrival = std::make_unique<Arrival>(tap.endpoint);
   ReplayLinkFactory replay;
   if (addresses->replay) {
     replay = ReplayLinks(context, *addresses->replay);
@@ -196,14 +224,22 @@ Result<Tap> Open(const TapOptions& options) {
   }
   EventStreamOptions stream;
   stream.topic = options.topic;
+  stream.dialect = *DialectByName(options.dialect);
   stream.first_sequence = options.first_seq;
-  tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), stream, tap.sink.get());
+  if (options.bind) {
+    tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), stream, tap.sink.get());
+  } else {
+    tap.stream = std::make_unique<EventStream>(LiveLinks(context, addresses->live, options, *std::move(live)),
+                                               std::move(replay), stream, tap.sink.get());
+  }
   return tap;
 }
 
 void Sleep(const Tap& tap) {
   std::fflush(stdout);
-  ZmqLink* const links[] = {tap.live, static_cast<ZmqLink*>(tap.stream->replay_link())};
+  std::array<ZmqLink*, 4> links{};
+  std::ranges::transform(tap.stream->links(), links.begin(),
+                         [](FrameLink* link) { return static_cast<ZmqLink*>(link); });
   WaitForInput(links, nullptr, kLook);
 }
 
@@ -217,7 +253,7 @@ void LookForPublisher(Tap& tap, MonotonicNanos now) {
     const auto notice = arrival.Look(connected ? Arrival::Seen::kConnected : Arrival::Seen::kNever, now);
     if (notice) PrintError("tap", *notice);
   };
-  look(*tap.live_arrival, tap.live->peers().connected > 0);
+  look(*tap.live_arrival, tap.stream->live_peers().connected > 0);
   if (tap.replay_arrival && tap.stream->stats().replay_attempts > 0) {
     look(*tap.replay_arrival, tap.stream->replay_reached());
   }
@@ -286,7 +322,7 @@ int RunTap(const TapOptions& options) {
     PrintError("tap", tap.error().message);
     return kExitFailed;
   }
-  tap->sink->Listening(tap->live->endpoint(), options.replay_endpoint);
+  tap->sink->Listening(tap->endpoint, options.replay_endpoint);
   Watch(options, *tap);
   AskEngineAtLast(*tap);
   LookForPublisher(*tap, SystemClock::Get().Now());
