@@ -66,9 +66,11 @@ std::vector<StateDigest::Entry> StateDigest::entries() const {
   return held;
 }
 
-std::string StateDigest::ToString() const {
+std::string StateDigest::ToString() const { return DescribeDigest(entries()); }
+
+std::string DescribeDigest(const std::vector<StateDigest::Entry>& entries) {
   std::string text;
-  for (const Entry& entry : entries()) {
+  for (const StateDigest::Entry& entry : entries) {
     if (!text.empty()) text += ' ';
     text += fmt::format("{}/{} {}:{:016x}", entry.group, EscapeField(entry.medium), entry.count, entry.sum);
   }

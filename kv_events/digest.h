@@ -69,6 +69,9 @@ class StateDigest {
   std::size_t last_ = 0;
 };
 
+// StateDigest::ToString of these entries.
+std::string DescribeDigest(const std::vector<StateDigest::Entry>& entries);
+
 // The medium as digests and indexes name it: upper case, "GPU" for nothing or an empty text.
 std::string CanonicalMedium(std::string_view medium);
 

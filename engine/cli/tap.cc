@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -28,6 +29,7 @@
 #include "engine/cli/tap_options.h"
 #include "engine/cli/tap_sink.h"
 #include "kv_events/clock.h"
+#include "kv_events/subscribe/dialect.h"
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/figure_board.h"
 #include "kv_events/subscribe/watched_stream.h"
@@ -61,7 +63,14 @@ void AddOptions(CLI::App& command, TapOptions& options) {
       command, "--against-rank", 0, {0, std::numeric_limits<std::uint32_t>::max()},
       [&options](std::uint64_t rank) { options.against_rank = static_cast<std::uint32_t>(rank); },
       "Data-parallel rank of this stream at that engine");
-  AddCount(command, "--first-seq", &options.first_seq, {0, kEndOfReplay - 1}, "Number of a publisher's first message");
+  AddCountFunction(
+      command, "--first-seq", 0, {0, kEndOfReplay - 1},
+      [&options](std::uint64_t number) { options.first_seq = number; }, "Number of a publisher's first message");
+  std::vector<std::string> dialects;
+  for (const DialectTraits& traits : kDialects) dialects.emplace_back(traits.name);
+  command.add_option("--dialect", options.dialect, "Whose stream it is")
+      ->check(CLI::IsMember(dialects))
+      ->capture_default_str();
   AddSeconds(command, "--until-idle", &options.until_idle,
              "End when nothing came for so many seconds after the first message, and the publisher confirms that this "
              "is all; 0: never");
@@ -81,7 +90,7 @@ void AddOptions(CLI::App& command, TapOptions& options) {
 struct Tap {
   std::unique_ptr<TapSink> sink;
   std::unique_ptr<EventStream> stream;
-  ZmqLink* live = nullptr;  // owned by the stream
+  std::string endpoint;  // in use
   std::unique_ptr<Arrival> live_arrival;
   std::unique_ptr<Arrival> replay_arrival;  // null without a replay endpoint
   std::unique_ptr<FigureBoard> board;
@@ -166,8 +175,8 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
   auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, addresses->live, link)
                            : ZmqLink::Connect(context, LinkKind::kSub, addresses->live, link);
   if (!live) return tl::unexpected<Error>(live.error());
-  tap.live = live->get();
-  tap.live_arrival = std::make_unique<Arrival>(tap.live->endpoint());
+  tap.endpoint = (*live)->endpoint();
+  tap.live_arrival = std::make_unique<Arrival>(tap.endpoint);
   ReplayLinkFactory replay;
   if (addresses->replay) {
     replay = ReplayLinksTo(context, *addresses->replay);
@@ -175,8 +184,14 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
   }
   EventStreamOptions stream;
   stream.topic = options.streams.topic;
+  stream.dialect = *DialectByName(options.dialect);
   stream.first_sequence = options.first_seq;
-  tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), stream, tap.sink.get());
+  if (options.bind) {
+    tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), stream, tap.sink.get());
+  } else {
+    tap.stream = std::make_unique<EventStream>(LiveLinksTo(context, addresses->live, link, *std::move(live)),
+                                               std::move(replay), stream, tap.sink.get());
+  }
   StreamAddress address;
   address.name = one.endpoint;
   address.endpoint = addresses->live;
@@ -188,7 +203,9 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
 
 void Sleep(const Tap& tap) {
   std::fflush(stdout);
-  ZmqLink* const links[] = {tap.live, static_cast<ZmqLink*>(tap.stream->replay_link())};
+  std::array<ZmqLink*, 4> links{};
+  std::ranges::transform(tap.stream->links(), links.begin(),
+                         [](FrameLink* link) { return static_cast<ZmqLink*>(link); });
   WaitForInput(links, nullptr, kLook);
 }
 
@@ -202,7 +219,7 @@ void LookForPublisher(Tap& tap, MonotonicNanos now) {
     const auto notice = arrival.Look(connected ? Arrival::Seen::kConnected : Arrival::Seen::kNever, now);
     if (notice) PrintError("tap", *notice);
   };
-  look(*tap.live_arrival, tap.live->peers().connected > 0);
+  look(*tap.live_arrival, tap.stream->live_peers().connected > 0);
   if (tap.replay_arrival && tap.stream->stats().replay_attempts > 0) {
     look(*tap.replay_arrival, tap.stream->replay_reached());
   }
@@ -287,7 +304,7 @@ int RunTapOne(const TapOptions& options, const OneEndpoint& one) {
     PrintError("tap", serving.error().message);
     return kTapFailed;
   }
-  tap->sink->Listening(tap->live->endpoint(), one.replay_endpoint);
+  tap->sink->Listening(tap->endpoint, one.replay_endpoint);
   Watch(options, *tap);
   AskEngineAtLast(*tap);
   LookForPublisher(*tap, SystemClock::Get().Now());

@@ -81,6 +81,7 @@ Status CheckFlags(const TapOptions& options) {
 StreamSet::Options SetOptions(const TapOptions& options) {
   StreamSet::Options set;
   set.stream.stream.first_sequence = options.first_seq;
+  set.stream.stream.dialect = *DialectByName(options.dialect);
   set.stream.log = [](LogLevel, std::string_view line) { PrintError("tap", line); };
   set.make_sink = [output = options.output, exact = options.removals == "exact"](
                       const StreamAddress& address) -> Result<std::unique_ptr<CheckedSink>> {

@@ -7,6 +7,7 @@
 
 #include "engine/cli/stream_options.h"
 #include "engine/cli/tap_sink.h"
+#include "kv_events/subscribe/dialect.h"
 #include "kv_events/wire/frames.h"
 
 namespace kvwire::engine {
@@ -17,7 +18,8 @@ struct TapOptions {
   bool bind = false;
   double until_idle = 0;  // seconds; 0: for ever
   double wait = 0;
-  SequenceNumber first_seq = 0;
+  std::optional<SequenceNumber> first_seq;  // the dialect's
+  std::string dialect = std::string(TraitsOf(Dialect::kVllm).name);
   std::string removals = "per_copy";
   std::string against;
   std::optional<std::uint32_t> against_rank;

@@ -201,6 +201,33 @@ void TapSink::OnTopicUnknown() {
   Notice("unfiltered", "the replay names no topics (legacy layout): its messages are taken whatever their topic");
 }
 
+void TapSink::OnSnapshotBegin(SequenceNumber first) {
+  Notice("snapshot", fmt::format("begins before message {}", first));
+  checker_.OnSnapshotBegin(first);
+}
+
+void TapSink::OnSnapshotChunk(SequenceNumber number, const DecodedBatch& chunk) {
+  checker_.OnSnapshotChunk(number, chunk);
+}
+
+void TapSink::OnSnapshotEnd(SequenceNumber next, const std::optional<DigestEntries>& digest) {
+  checker_.OnSnapshotEnd(next, digest);
+  Notice("snapshot", fmt::format("complete before message {}: {} blocks", next, checker_.held().size()));
+}
+
+void TapSink::OnSnapshotAbandoned() {
+  Notice("snapshot", "abandoned");
+  checker_.OnSnapshotAbandoned();
+}
+
+void TapSink::OnDigestDiffers(SequenceNumber next, const DigestEntries& theirs) {
+  checker_.OnDigestDiffers(next, theirs);
+}
+
+void TapSink::OnState(const StreamStatus& status) {
+  Notice("state", fmt::format("{}: {}", kvwire::ToString(status.state), status.reason));
+}
+
 void TapSink::CompareWith(std::unique_ptr<TruthClient> client) {
   against_ = std::make_unique<AgainstEngine>(std::move(client), &checker_.held());
 }
@@ -296,6 +323,10 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                             {"unanswered", against.unanswered}};
     }
     for (const auto& [name, count] : {std::pair("left_out", stats.left_out),
+                                      {"snapshots", stats.snapshots},
+                                      {"superseded", stats.superseded},
+                                      {"digests_compared", stats.digests_compared},
+                                      {"digests_differed", stats.digests_differed},
                                       {"skipped_parents", counts.skipped_parents},
                                       {"masked_events", counts.masked_events}}) {
       if (count > 0) summary[name] = count;
@@ -320,6 +351,13 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
     if (stats.other_topic > 0) Print(fmt::format("left out {} replayed messages of other topics\n", stats.other_topic));
     if (stats.left_out > 0) {
       Print(fmt::format("left out {} live messages that may be of an earlier life\n", stats.left_out));
+    }
+    if (stats.snapshots > 0) {
+      Print(fmt::format("snapshots {}, which stand for {} messages\n", stats.snapshots, stats.superseded));
+    }
+    if (stats.digests_compared > 0) {
+      Print(fmt::format("digests compared with the publisher's {}, of which differed {}\n", stats.digests_compared,
+                        stats.digests_differed));
     }
     if (counts.skipped_parents + counts.masked_events > 0) {
       Print(

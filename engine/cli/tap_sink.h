@@ -51,6 +51,13 @@ class TapSink final : public CheckedSink {
   void OnMalformed(std::size_t frame_count) override;
   void OnOtherTopic(SequenceNumber number) override;
   void OnTopicUnknown() override;
+  void OnSnapshotBegin(SequenceNumber first) override;
+  void OnSnapshotChunk(SequenceNumber number, const DecodedBatch& chunk) override;
+  void OnSnapshotEnd(SequenceNumber next, const std::optional<DigestEntries>& digest) override;
+  void OnSnapshotAbandoned() override;
+  std::optional<DigestEntries> HeldDigest() const override { return checker_.HeldDigest(); }
+  void OnDigestDiffers(SequenceNumber next, const DigestEntries& theirs) override;
+  void OnState(const StreamStatus& status) override;
 
   // Prints "listening on ..." or its JSON form.
   void Listening(const std::string& endpoint, const std::string& replay_endpoint);

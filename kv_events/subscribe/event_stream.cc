@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
+#include <type_traits>
 #include <utility>
 
 namespace kvwire {
@@ -14,7 +14,20 @@ constexpr int kSlice = 64;
 
 std::string_view AsText(FrameView frame) { return {reinterpret_cast<const char*>(frame.data()), frame.size()}; }
 
-std::uint64_t ContentOf(FrameView payload) { return std::hash<std::string_view>()(AsText(payload)); }
+DecodeOptions DecodeOptionsOf(const EventStreamOptions& options, const DialectTraits& traits) {
+  DecodeOptions decode = options.decode;
+  decode.hash_bits = traits.hash_bits;
+  decode.strict = decode.strict || traits.decode == DecodeRule::kStrict;
+  return decode;
+}
+
+bool HasClear(const KVEventBatch& batch) {
+  bool found = false;
+  batch.Visit([&found](const auto& event) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(event)>, AllBlocksCleared>) found = true;
+  });
+  return found;
+}
 
 }  // namespace
 
@@ -54,8 +67,11 @@ std::string_view ToString(Continuity continuity) noexcept {
 
 // Invariants:
 // - Numbers below tracker_.next() were handed to the sink, as batch, undecodable message, other topic's or gap, exactly
-//   once.
-// - waiting_ is empty unless a replay runs with an end, and then tracker_.next() <= recover_to_ < waiting_.front().
+//   once, or were superseded by a snapshot.
+// - waiting_ is empty unless a replay runs with an end, and then tracker_.next() <= recover_to_ < waiting_.front(), or
+// a
+//   snapshot is under way, and then tracker_.next() <= waiting_.front().
+// - While a snapshot is under way a message is applied only if its number is below that of a piece already received.
 // - held_ is empty unless interrupted_; what may be of either life is only there.
 // - A question of an interrupted stream runs only after live_ was once empty with the new connection: what is read
 //   while it runs is not of an earlier one.
@@ -63,14 +79,35 @@ std::string_view ToString(Continuity continuity) noexcept {
 
 EventStream::EventStream(std::unique_ptr<FrameLink> live, ReplayLinkFactory replay, const EventStreamOptions& options,
                          StreamSink* sink)
-    : options_(options), sink_(sink), live_(std::move(live)), tracker_(options.first_sequence) {
-  if (replay) replay_.emplace(std::move(replay), options.replay);
+    : EventStream(LiveLink(std::move(live)), std::move(replay), options, sink) {}
+
+EventStream::EventStream(LiveLinkFactory live, ReplayLinkFactory replay, const EventStreamOptions& options,
+                         StreamSink* sink)
+    : EventStream(LiveLink(std::move(live)), std::move(replay), options, sink) {}
+
+EventStream::EventStream(LiveLink live, ReplayLinkFactory replay, const EventStreamOptions& options, StreamSink* sink)
+    : options_(options),
+      traits_(TraitsOf(options.dialect)),
+      decode_(DecodeOptionsOf(options, traits_)),
+      sink_(sink),
+      live_(std::move(live)),
+      place_(options.gate),
+      tracker_(options.first_sequence.value_or(traits_.first_sequence)) {
+  if (!replay) return;
+  replay_.emplace(replay, options.replay, &place_);
+  snapshot_.emplace(replay, traits_.replay, options.snapshot, decode_);
+  if (traits_.extensions) hello_.emplace(std::move(replay), options.replay.attempt_idle);
 }
 
 EventStream::~EventStream() = default;
 
 int EventStream::DoWork(MonotonicNanos now) {
   now_ = now;
+  if (!next_check_ && check_pause_ == 0 && options_.check_interval > 0) {
+    check_pause_ = options_.check_interval;
+    next_check_ = now + check_pause_;
+  }
+  live_.DoWork(now);
   int work = 0;
   LookAtPeers();
   // Live first: what waits there can be lost, the replay cannot.
@@ -79,44 +116,54 @@ int EventStream::DoWork(MonotonicNanos now) {
   // interruption nothing older may be taken for new.
   const bool drained = work < kSlice;
   if (drained) NoteDrained();
-  if (question_due_ && (drained || !(interrupted_ || unread_end_)) && !replay_->active()) {
-    question_due_ = false;
-    if (!Away()) Ask();  // else the sink knows of the interruption
-    ++work;
-  }
-  for (int i = 0; i < kSlice && replay_ && replay_->active(); ++i) {
-    InFrames frames;
-    const SequenceNumber resume = life_asked_ ? life_asked_->sequence : tracker_.next();
-    const ReplayClient::Outcome outcome = replay_->Poll(resume, now, &frames);
-    if (outcome == ReplayClient::Outcome::kNothing) break;
-    ++work;
-    // Whoever answered may be the publisher that came after the connection's end.
-    if (LookAtPeers()) break;
-    if (outcome == ReplayClient::Outcome::kMessage) {
-      TakeReplayed(frames);
-    } else if (asking_) {
-      EndQuestion(outcome);
-    } else {
-      EndRecovery(outcome == ReplayClient::Outcome::kEnd ? GapReason::kNotInReplay : GapReason::kNoAnswer);
-    }
-  }
+  if (ListenForSilence()) ++work;
+  if (WorkOnQuestion(drained)) ++work;
+  if (WorkOnHello()) ++work;
+  if (FollowTail()) ++work;
+  for (int i = 0; i < kSlice && WorkOnReplay(); ++i) ++work;
+  for (int i = 0; i < kSlice && WorkOnSnapshot(); ++i) ++work;
+  if (replay_ && !replay_->active() && !snapshot_->active()) place_.Leave();
+  UpdateStatus();
   return work;
+}
+
+bool EventStream::WorkOnReplay() {
+  if (!replay_ || !replay_->active()) return false;
+  InFrames frames;
+  const SequenceNumber resume = life_asked_ ? life_asked_->sequence : tracker_.next();
+  const ReplayClient::Outcome outcome = replay_->Poll(resume, now_, &frames);
+  if (outcome == ReplayClient::Outcome::kNothing) return false;
+  // Whoever answered may be the publisher that came after the connection's end.
+  if (LookAtPeers()) return true;
+  if (outcome == ReplayClient::Outcome::kMessage) {
+    TakeReplayed(frames);
+  } else if (asking_ && !taking_) {
+    EndQuestion(outcome);
+  } else {
+    EndRecovery(outcome == ReplayClient::Outcome::kEnd ? GapReason::kNotInReplay : GapReason::kNoAnswer);
+  }
+  return true;
 }
 
 void EventStream::Finish() {
   stopping_ = true;
+  snapshot_wanted_ = false;
   const bool never_asked = std::exchange(question_due_, false) && !Away();
   if (never_asked && !asking_) sink_->OnContinuity(Continuity::kUnconfirmed);
+  if (taking_) AbandonSnapshot();
   if (asking_) {
     EndQuestion(ReplayClient::Outcome::kFailed);
   } else if (replay_ && replay_->active()) {
     EndRecovery(GapReason::kStopped);
   }
+  FlushWaiting(GapReason::kStopped);
   if (interrupted_) {
     KeepHeld(HeldOf::kApplied);
     interrupted_ = reconnected_ = false;
     JudgeHeld();
   }
+  place_.Leave();
+  UpdateStatus();
 }
 
 EventStreamStats EventStream::stats() const noexcept {
@@ -128,75 +175,46 @@ EventStreamStats EventStream::stats() const noexcept {
   return stats;
 }
 
-StreamStatus EventStream::status() const noexcept {
-  if (recovering()) return {StreamState::kRecovering, "a replay is under way"};
-  if (Away()) return {StreamState::kSuspect, "the connection to the publisher ended"};
-  if (!tracker_.started()) return {StreamState::kConnecting, "nothing received yet"};
-  if (stats_.gaps > 0) return {StreamState::kUnsynchronised, "messages are missing"};
-  return {StreamState::kSynchronised, "every number was applied"};
+bool EventStream::recovering() const noexcept {
+  if (!replay_) return false;
+  const bool resting = snapshot_attempts_ == 0 && now_ < snapshot_at_;
+  return replay_->active() || asking_ || taking_ || ((question_due_ || (snapshot_wanted_ && !resting)) && !Away());
 }
 
-// Whether a connection ended since the last look.
-bool EventStream::LookAtPeers() {
-  const PeerCounts before = std::exchange(peers_, live_->peers());
-  if (peers_ == before) return false;
-  const bool ended = peers_.disconnected > before.disconnected;
-  if (ended) Interrupt();
-  // Who is there after an end may be another one, also when it came before the end was noticed.
-  if (peers_.connected > before.connected || (ended && peers_.present() > 0)) {
-    reconnected_ = replay_ && (interrupted_ || unread_end_);
-    question_due_ = replay_.has_value();
-  }
-  if (peers_.present() > 1 && before.present() <= 1) sink_->OnContinuity(Continuity::kSeveral);
-  return ended;
+bool EventStream::replay_reached() const noexcept {
+  return replay_ && (replay_->reached() || snapshot_->reached() || (hello_ && hello_->reached()));
 }
 
-void EventStream::Interrupt() {
-  // There is nothing that could be void, unless the connection left something to read.
-  const bool fresh = !interrupted_ && !tracker_.started() && waiting_.empty();
-  unread_end_ = fresh;
-  if (!fresh || stats_.applied > 0) sink_->OnContinuity(Continuity::kInterrupted);
-  if (!replay_) return;
-  interrupted_ = !fresh;
-  // The rest of a running answer may come from another life.
-  replay_->Stop();
-  asking_ = false;
-  life_asked_.reset();
-  recover_to_.reset();
-  for (Waiting& held : held_) {
-    if (held.of == HeldOf::kConnected) held.of = HeldOf::kEither;
-  }
-  std::move(held_.begin(), held_.end(), std::back_inserter(waiting_));
-  held_ = std::exchange(waiting_, {});
-  tracker_.RewindLive(last_live_ ? std::optional(last_live_->sequence) : std::nullopt);
+std::array<FrameLink*, 4> EventStream::links() const noexcept {
+  return {live_.link(), replay_ ? replay_->link() : nullptr, snapshot_ ? snapshot_->link() : nullptr,
+          hello_ ? hello_->link() : nullptr};
 }
 
-// The ended connection left a message, or the next one brought it.
-void EventStream::TakeUnreadEnd() {
-  unread_end_ = false;
-  if (stats_.applied == 0) sink_->OnContinuity(Continuity::kInterrupted);
-  interrupted_ = replay_.has_value();
-}
-
-// All that an ended connection left was read.
-void EventStream::NoteDrained() {
-  if (std::exchange(unread_end_, false)) reconnected_ = false;
-  if (!reconnected_ || last_applied_) return;
-  // There is nothing to know a life by.
-  if (!held_.empty()) Forget();
-  BeginWithConnected();
+void EventStream::UpdateStatus() {
+  const bool asks = asking_ || (question_due_ && !Away());
+  keeper_.Note(taking_                                         ? StreamFact::kTakingSnapshot
+               : recover_to_                                   ? StreamFact::kReplaying
+               : asks && (interrupted_ || !tracker_.started()) ? StreamFact::kAsking
+                                                               : StreamFact::kResting);
+  const StreamStatus status = keeper_.status();
+  if (status == status_) return;
+  status_ = status;
+  sink_->OnState(status_);
 }
 
 // False when nothing was there.
 bool EventStream::TakeLive() {
-  std::optional<InFrames> frames = live_->TryReceive();
+  std::optional<InFrames> frames = live_.TryReceive();
   if (!frames) return false;
   // A connection is counted before its messages can be read: this look tells whether the message may be a new one's.
   LookAtPeers();
+  heard_at_ = now_;
+  keeper_.Note(StreamFact::kHeard);
   const std::vector<FrameView> views(frames->begin(), frames->end());
   const std::optional<LiveMessage> parsed = ParseLiveMessage(views);
   if (!parsed || parsed->sequence == kEndOfReplay) {
     ++stats_.malformed;
+    NoteUnreadable();
     sink_->OnMalformed(frames->size());
     return true;
   }
@@ -223,7 +241,9 @@ void EventStream::HandleLive(Waiting message) {
   }
   if (verdict == SequenceVerdict::kRestart) {
     // The new life cannot replay the old one's messages.
+    if (taking_) AbandonSnapshot();
     if (replay_ && replay_->active()) EndRecovery(GapReason::kRestarted);
+    FlushWaiting(GapReason::kRestarted);
     Restart(number);
     verdict = tracker_.Judge(number);
   }
@@ -235,6 +255,7 @@ void EventStream::HandleLive(Waiting message) {
   topic_ = AsText(message.frames[0]);
   switch (verdict) {
     case SequenceVerdict::kNext:
+      if (taking_) break;
       ApplyLive(std::move(message));
       return;
     case SequenceVerdict::kDuplicate:
@@ -242,16 +263,31 @@ void EventStream::HandleLive(Waiting message) {
       last_live_ = std::move(message);
       return;
     case SequenceVerdict::kGap:
-      break;
+      if (taking_) break;
+      TakeGap(std::move(message));
+      return;
     case SequenceVerdict::kRestart:
       return;  // a fresh tracker never says so
   }
-  if (!replay_ || stopping_) {
-    GiveUp(number - 1, replay_ ? GapReason::kStopped : GapReason::kNoReplay);
+  Wait(std::move(message));
+  PumpSnapshot();
+}
+
+// A live message behind missing ones.
+void EventStream::TakeGap(Waiting message) {
+  const SequenceNumber before = message.sequence - 1;
+  if (!CanReplay() || stopping_) {
+    GiveUp(before, stopping_ ? GapReason::kStopped : replay_ ? GapReason::kNotInReplay : GapReason::kNoReplay);
     ApplyLive(std::move(message));
     return;
   }
-  if (!recover_to_) StartRecovery(number - 1);
+  // What the publisher no longer has is not asked for.
+  const bool gone = said_ && said_->oldest && *said_->oldest > tracker_.next();
+  if (!recover_to_ && !asking_ && gone && SnapshotsOffered() && now_ >= snapshot_at_) {
+    BeginSnapshot();
+  } else if (!recover_to_) {
+    StartRecovery(before);
+  }
   Wait(std::move(message));
 }
 
@@ -260,51 +296,23 @@ bool EventStream::SameAsLast(const Waiting& message) const {
   return last_live_ && last_live_->frames[2] == message.frames[2];
 }
 
-void EventStream::Restart(std::optional<SequenceNumber> first_seen) {
-  ++stats_.restarts;
-  const SequenceNumber last = tracker_.live().value_or(last_applied_ ? last_applied_->sequence : 0);
-  BeginLife();
-  sink_->OnRestart(last, first_seen);
-  if (Away()) sink_->OnContinuity(Continuity::kInterrupted);
-}
-
-// What comes next is judged as by a subscriber that comes late. As after a restart, the connection's end holds for the
-// new life, too.
-void EventStream::Forget() {
-  BeginLife();
-  sink_->OnContinuity(Continuity::kForgotten);
-  if (Away()) sink_->OnContinuity(Continuity::kInterrupted);
-}
-
-void EventStream::BeginLife() {
-  last_live_.reset();
-  last_applied_.reset();
-  tracker_.Reset();
-}
-
-// After the beginning of a life: what is surely of it is judged, the replay brings the rest.
-void EventStream::BeginWithConnected() {
-  KeepHeld(HeldOf::kConnected);
-  interrupted_ = reconnected_ = false;
-  question_due_ = true;
-  JudgeHeld();
-}
-
 void EventStream::ApplyLive(Waiting message) {
   Apply({message.sequence, AsText(message.frames[0]), message.frames[2], MessageOrigin::kLive});
   last_live_ = std::move(message);
 }
 
 void EventStream::Note(SequenceNumber number, FrameView payload) {
+  if (!tracker_.started() && number == tracker_.first()) keeper_.Note(StreamFact::kFirstNumber);
   tracker_.AdvanceTo(number + 1);
   last_applied_ = {number, ContentOf(payload)};
 }
 
 void EventStream::Apply(const StreamMessage& message) {
   Note(message.sequence, message.payload);
-  const auto decoded = DecodeBatch(message.payload, options_.decode);
+  const auto decoded = DecodeBatch(message.payload, decode_);
   if (!decoded) {
     ++stats_.undecodable;
+    NoteUnreadable();
     sink_->OnUndecodable(message, decoded.error());
     return;
   }
@@ -312,6 +320,22 @@ void EventStream::Apply(const StreamMessage& message) {
   if (message.origin == MessageOrigin::kReplay) ++stats_.replayed;
   stats_.rejected_events += decoded->rejected_total;
   sink_->OnBatch(message, *decoded);
+  NoteApplied(*decoded);
+}
+
+void EventStream::NoteApplied(const DecodedBatch& batch) {
+  if (HasClear(batch.batch)) {
+    keeper_.Note(StreamFact::kCleared);
+    snapshot_wanted_ = false;
+    if (taking_) AbandonSnapshot();
+  }
+  if (batch.rejected_total > 0) NoteUnreadable();
+  CompareDigest();
+}
+
+void EventStream::NoteUnreadable() {
+  keeper_.Note(traits_.decode == DecodeRule::kStrict ? StreamFact::kVoid : StreamFact::kUnreadable);
+  if (traits_.decode == DecodeRule::kStrict) WantSnapshot();
 }
 
 void EventStream::StartRecovery(SequenceNumber to) {
@@ -320,41 +344,20 @@ void EventStream::StartRecovery(SequenceNumber to) {
   recover_to_ = to;
   recovery_lost_some_ = false;
   sink_->OnRecovery(recover_from_, to);
-  // A running question already brings what is missing.
-  if (!replay_->active()) replay_->Start(recover_from_, now_);
+  // A running question brings what is missing, too.
+  if (!replay_->active() && !asking_) replay_->Start(recover_from_);
 }
 
 void EventStream::Wait(Waiting message) {
   message.of = HeldOf::kApplied;
   kept_bytes_ += message.bytes;
   waiting_.push_back(std::move(message));
-  if (waiting_.size() > options_.max_waiting_messages || kept_bytes_ > options_.max_waiting_bytes) {
-    EndRecovery(GapReason::kBufferFull);
-  }
+  if (TooManyKept(waiting_) && taking_) FailSnapshot(SnapshotClient::Outcome::kFailed);
+  if (TooManyKept(waiting_) && recover_to_) EndRecovery(GapReason::kBufferFull);
 }
 
-void EventStream::Hold(Waiting message) {
-  message.of = !reconnected_ ? HeldOf::kApplied : asking_ ? HeldOf::kConnected : HeldOf::kEither;
-  kept_bytes_ += message.bytes;
-  held_.push_back(std::move(message));
-  if (held_.size() <= options_.max_waiting_messages && kept_bytes_ <= options_.max_waiting_bytes) return;
-  Forget();
-  if (asking_) {
-    replay_->Stop();
-    asking_ = false;
-    life_asked_.reset();
-    BeginWithConnected();
-  } else {
-    // What is still to be read may be of either life, too.
-    KeepHeld(HeldOf::kConnected);
-  }
-}
-
-// Asks for everything behind what was applied, and for the last of that to know the life by.
-void EventStream::Ask() {
-  asking_ = true;
-  life_asked_ = last_applied_;
-  replay_->Start(life_asked_ ? life_asked_->sequence : tracker_.next(), now_);
+bool EventStream::TooManyKept(const WaitingQueue& queue) const noexcept {
+  return queue.size() > options_.max_waiting_messages || kept_bytes_ > options_.max_waiting_bytes;
 }
 
 void EventStream::TakeReplayed(const InFrames& frames) {
@@ -370,7 +373,7 @@ void EventStream::TakeReplayed(const InFrames& frames) {
   }
   if (!recover_to_ || message->sequence <= *recover_to_) ApplyReplayed(*message);
   if (recover_to_ && tracker_.next() > *recover_to_) {
-    if (asking_) {
+    if (asking_ && !taking_) {
       EndQuestion(ReplayClient::Outcome::kEnd);
     } else {
       EndRecovery(GapReason::kNotInReplay);
@@ -392,92 +395,9 @@ void EventStream::ApplyReplayed(const ReplayMessage& message) {
          MessageOrigin::kReplay});
 }
 
-// The first message of an answer that was asked for from the last applied one on. False: it ended the question.
-bool EventStream::TellLife(const ReplayMessage& message) {
-  const LastApplied asked = *life_asked_;
-  if (message.sequence < asked.sequence) return false;
-  life_asked_.reset();
-  const bool kept = message.sequence == asked.sequence;
-  if (kept && ContentOf(message.payload) == asked.content) {
-    // What is held tells by its numbers what else is missing.
-    if (interrupted_ && !held_.empty()) {
-      EndQuestion(ReplayClient::Outcome::kEnd);
-      return false;
-    }
-    interrupted_ = reconnected_ = false;
-    return true;
-  }
-  replay_->Stop();
-  asking_ = false;
-  if (interrupted_) {
-    if (kept) {
-      Restart(std::nullopt);
-    } else {
-      Forget();  // the last applied message is no longer there to compare
-    }
-    BeginWithConnected();
-    return false;
-  }
-  sink_->OnContinuity(Continuity::kUnconfirmed);  // nor here; or another publisher answers
-  if (!recover_to_) return false;
-  if (kept) {
-    EndRecovery(GapReason::kNotInReplay);
-  } else {
-    replay_->Start(tracker_.next(), now_);
-  }
-  return false;
-}
-
-void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
-  replay_->Stop();
-  asking_ = false;
-  const bool told = !life_asked_;
-  life_asked_.reset();
-  const bool answered = outcome == ReplayClient::Outcome::kEnd;
-  if (recover_to_ && answered && tracker_.next() <= *recover_to_) {
-    // What is still missing may have been published after the question.
-    replay_->Start(tracker_.next(), now_);
-  } else if (recover_to_) {
-    EndRecovery(stopping_ ? GapReason::kStopped : answered ? GapReason::kNotInReplay : GapReason::kNoAnswer);
-  }
-  if (interrupted_ && !told && answered) {
-    Restart(std::nullopt);  // the same life would have its last message
-    BeginWithConnected();
-  } else if (interrupted_ && !told && !stopping_) {
-    Forget();
-    BeginWithConnected();
-  } else {
-    sink_->OnContinuity(answered && told ? Continuity::kConfirmed : Continuity::kUnconfirmed);
-    if (stopping_) return;  // Finish judges what is held
-    interrupted_ = reconnected_ = false;
-    JudgeHeld();
-  }
-}
-
-void EventStream::KeepHeld(HeldOf of) {
-  WaitingQueue kept;
-  for (Waiting& held : held_) {
-    if (held.of == of) {
-      kept.push_back(std::move(held));
-    } else {
-      kept_bytes_ -= held.bytes;
-      ++stats_.left_out;
-    }
-  }
-  held_ = std::move(kept);
-}
-
-void EventStream::JudgeHeld() {
-  for (WaitingQueue held = std::exchange(held_, {}); !held.empty(); held.pop_front()) {
-    kept_bytes_ -= held.front().bytes;
-    HandleLive(std::move(held.front()));
-  }
-}
-
 void EventStream::EndRecovery(GapReason reason) {
   replay_->Stop();
-  asking_ = false;
-  life_asked_.reset();
+  if (!taking_) StopQuestion();
   if (recover_to_) {
     const SequenceNumber to = *std::exchange(recover_to_, std::nullopt);
     if (tracker_.next() <= to) GiveUp(to, reason);
@@ -486,11 +406,21 @@ void EventStream::EndRecovery(GapReason reason) {
       sink_->OnHealed(recover_from_, to);
     }
   }
-  // Holes among what waits are asked for in turn, if the last answer was one.
+  if (!taking_) {
+    FlushWaiting(reason);
+  } else if (taking_->broken) {
+    FailSnapshot(SnapshotClient::Outcome::kFailed);
+  } else {
+    PumpSnapshot();
+  }
+}
+
+// Applies what waits, with nothing left to wait for. Holes in it are asked for in turn, if the last answer was one.
+void EventStream::FlushWaiting(GapReason reason) {
   while (!waiting_.empty()) {
     const SequenceNumber number = waiting_.front().sequence;
     if (number > tracker_.next()) {
-      if (reason == GapReason::kNotInReplay || reason == GapReason::kNoAnswer) {
+      if (CanReplay() && (reason == GapReason::kNotInReplay || reason == GapReason::kNoAnswer)) {
         StartRecovery(number - 1);
         return;
       }
@@ -499,7 +429,7 @@ void EventStream::EndRecovery(GapReason reason) {
     Waiting message = std::move(waiting_.front());
     waiting_.pop_front();
     kept_bytes_ -= message.bytes;
-    ApplyLive(std::move(message));
+    if (number == tracker_.next()) ApplyLive(std::move(message));
   }
 }
 
@@ -512,8 +442,14 @@ void EventStream::GiveUp(SequenceNumber to, GapReason reason) {
   ++stats_.gaps;
   stats_.missing += to - gap.from + 1;
   recovery_lost_some_ = true;
+  keeper_.Note(gap.joined_late ? StreamFact::kJoinedLate : StreamFact::kMissing);
   tracker_.AdvanceTo(to + 1);
   sink_->OnGap(gap);
+  if (taking_ && taking_->begun) {
+    taking_->broken = true;
+  } else if (!stopping_) {
+    WantSnapshot();
+  }
 }
 
 }  // namespace kvwire

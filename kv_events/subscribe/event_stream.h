@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -11,22 +12,36 @@
 #include <vector>
 
 #include "kv_events/clock.h"
+#include "kv_events/subscribe/dialect.h"
+#include "kv_events/subscribe/hello_client.h"
+#include "kv_events/subscribe/live_link.h"
 #include "kv_events/subscribe/replay_client.h"
+#include "kv_events/subscribe/replay_gate.h"
 #include "kv_events/subscribe/sequence_tracker.h"
+#include "kv_events/subscribe/snapshot_client.h"
+#include "kv_events/subscribe/state_keeper.h"
 #include "kv_events/subscribe/stream_sink.h"
 #include "kv_events/subscribe/stream_state.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/wire/decoder.h"
+#include "kv_events/wire/extensions.h"
 
 namespace kvwire {
 
 struct EventStreamOptions {
-  SequenceNumber first_sequence = 0;  // of a publisher's first message
+  Dialect dialect = Dialect::kVllm;
+  std::optional<SequenceNumber> first_sequence;  // of a publisher's first message; nothing: as the dialect has it
   // Replayed messages count only with this beginning of their topic, as the live link's subscription has it.
   std::string topic;
-  DecodeOptions decode;
+  DecodeOptions decode;  // hash_bits is the dialect's
   ReplayLimits replay;
-  // Live messages that may wait while a replay runs.
+  SnapshotLimits snapshot;
+  // How often a publisher that answers a hello is asked again, whether nothing was lost and both hold the same; of a
+  // dialect whose replay is a state, how often that is asked for. 0: never.
+  MonotonicNanos check_interval = 5'000'000'000;
+  // Bounds the streams that ask at the same time; null: no bound.
+  std::shared_ptr<ReplayGate> gate = ReplayGate::Shared();
+  // Live messages that may wait while a replay or a snapshot runs.
   std::size_t max_waiting_messages = 4096;
   std::size_t max_waiting_bytes = std::size_t{32} << 20;
 };
@@ -48,6 +63,13 @@ struct EventStreamStats {
   std::uint64_t missing = 0;          // numbers in them
   std::uint64_t replay_attempts = 0;  // requests for replay
   std::uint64_t replay_malformed = 0;
+  std::uint64_t hellos = 0;            // answered by a kvwire publisher
+  std::uint64_t snapshots = 0;         // applied to their end
+  std::uint64_t snapshots_failed = 0;  // attempts
+  std::uint64_t superseded = 0;        // numbers that were not applied because a snapshot has their effect
+  std::uint64_t digests_compared = 0;
+  std::uint64_t digests_differed = 0;
+  std::uint64_t renewed = 0;  // live links given up because they were mute
 
   friend bool operator==(const EventStreamStats&, const EventStreamStats&) = default;
 };
@@ -65,18 +87,26 @@ struct EventStreamStats {
 // beginning takes only messages that are surely of the new life: what was read after all that an earlier connection can
 // have left, and what is replayed.
 //
+// A publisher that answers a hello (kv_events/wire/extensions.h) tells its life by an epoch, so no bytes are compared;
+// what its replay no longer has comes as a snapshot. While one runs live messages wait: its chunks and they are applied
+// in the order of their numbers. A snapshot that breaks off, or whose live messages have a hole that no replay closes,
+// is asked for again after a pause. Such a publisher is also asked every check_interval whether messages follow the
+// last one received, and for its digest; one that differs from the sink's is followed by a snapshot.
+//
 // A subscription chooses among live messages, a replay brings what the publisher has: options.topic leaves out there
 // what the subscription leaves out here. Numbers of other topics are done, not missing.
 //
 // Threads: made, used and destroyed by one thread; time is an argument.
 // Ownership: owns the live link and the replay links; the sink outlives the stream.
 // Errors: foreign bytes end in a counter and a call of the sink; nothing throws but for lack of memory.
-// Bounds: EventStreamOptions, ReplayLimits; a call of DoWork handles at most 64 messages of each kind.
+// Bounds: EventStreamOptions, ReplayLimits, SnapshotLimits; a call of DoWork handles at most 64 messages of each kind.
 class EventStream {
  public:
   // `replay` may be empty: gaps stay, and nothing is asked. REQUIRES: live and sink are not null.
   EventStream(std::unique_ptr<FrameLink> live, ReplayLinkFactory replay, const EventStreamOptions& options,
               StreamSink* sink);
+  // With a live link of its own for each connection.
+  EventStream(LiveLinkFactory live, ReplayLinkFactory replay, const EventStreamOptions& options, StreamSink* sink);
   EventStream(const EventStream&) = delete;
   EventStream& operator=(const EventStream&) = delete;
   ~EventStream();
@@ -91,13 +121,18 @@ class EventStream {
   // Ends a running recovery as not healed, an open question as not answered, and applies what waited for them.
   void Finish();
 
-  // Whether a replay runs or is about to; until then nothing can be concluded from silence.
-  bool recovering() const noexcept { return replay_ && (replay_->active() || (question_due_ && !Away())); }
-  FrameLink* replay_link() const noexcept { return replay_ ? replay_->link() : nullptr; }
+  // Whether a replay or a snapshot runs or is about to; until then nothing can be concluded from silence.
+  bool recovering() const noexcept;
+  // What to wait on for input; null where there is none.
+  std::array<FrameLink*, 4> links() const noexcept;
+  PeerCounts live_peers() noexcept { return live_.peers(); }
   // Whether somebody was ever there to be asked; needs replay links that watch their peers, or an answer.
-  bool replay_reached() const noexcept { return replay_ && replay_->reached(); }
+  bool replay_reached() const noexcept;
   EventStreamStats stats() const noexcept;
-  StreamStatus status() const noexcept;
+  // As of the end of the last call; the sink learns changes by OnState.
+  StreamStatus status() const noexcept { return status_; }
+  // The epoch of the publisher's life, if it told one.
+  std::optional<std::uint64_t> epoch() const noexcept { return epoch_; }
   // The number to apply next.
   SequenceNumber next() const noexcept { return tracker_.next(); }
 
@@ -123,45 +158,116 @@ class EventStream {
     std::uint64_t content = 0;  // hash of the payload
   };
 
+  // What is known of who answers at the replay endpoint, since the last connection.
+  enum class Publisher : std::uint8_t { kUnknown, kKvwire, kOther };
+  enum class HelloPurpose : std::uint8_t { kQuestion, kCheck };
+
+  // A snapshot under way.
+  struct Taking {
+    bool asked = false;                        // else its turn has not come
+    bool begun = false;                        // a chunk was applied: from then on no number may be missing
+    bool broken = false;                       // ... and one is
+    std::optional<SnapshotPiece> piece;        // waits for the live messages before it
+    std::optional<MonotonicNanos> hole_since;  // those are missing, and nothing says yet that they are lost
+  };
+  // What a hello said of a number that is not reached yet.
+  struct Tail {
+    SequenceNumber next = 0;
+    MonotonicNanos late_at = 0;  // from then on what is missing is asked for
+    bool mute = false;           // nothing at all came live since the hello before
+  };
+  struct DigestAt {
+    SequenceNumber next = 0;  // it is the digest before this batch
+    DigestEntries entries;
+  };
+
+  EventStream(LiveLink live, ReplayLinkFactory replay, const EventStreamOptions& options, StreamSink* sink);
+
+  // event_stream.cc: live messages, replays, gaps.
   bool TakeLive();
   void HandleLive(Waiting message);
+  void TakeGap(Waiting message);
   void ApplyLive(Waiting message);
   void Apply(const StreamMessage& message);
+  void NoteApplied(const DecodedBatch& batch);
+  void NoteUnreadable();
   void Note(SequenceNumber number, FrameView payload);
   bool SameAsLast(const Waiting& message) const;
-  void Restart(std::optional<SequenceNumber> first_seen);
-  void Forget();
-  void BeginLife();
-  void BeginWithConnected();
+  bool CanReplay() const noexcept { return replay_ && traits_.replay == ReplayForm::kHistory; }
+  bool WorkOnReplay();
+  void TakeReplayed(const InFrames& frames);
+  void ApplyReplayed(const ReplayMessage& message);
+  void StartRecovery(SequenceNumber to);
+  void Wait(Waiting message);
+  bool TooManyKept(const WaitingQueue& queue) const noexcept;
+  void EndRecovery(GapReason reason);
+  void FlushWaiting(GapReason reason);
+  void GiveUp(SequenceNumber to, GapReason reason);
+  void UpdateStatus();
 
+  // event_stream_questions.cc: connections, lives, hellos.
+  static std::uint64_t ContentOf(FrameView payload) noexcept;
   // Whether the publisher was connected and is not.
   bool Away() const noexcept { return peers_.disconnected > 0 && peers_.present() == 0; }
   bool LookAtPeers();
   void Interrupt();
   void TakeUnreadEnd();
   void NoteDrained();
-
-  void Ask();
-  void TakeReplayed(const InFrames& frames);
-  void ApplyReplayed(const ReplayMessage& message);
-  bool TellLife(const ReplayMessage& message);
-  void EndQuestion(ReplayClient::Outcome outcome);
+  bool ListenForSilence();
+  void Hold(Waiting message);
   void KeepHeld(HeldOf of);
   void JudgeHeld();
+  void Restart(std::optional<SequenceNumber> first_seen);
+  void Forget();
+  void BeginLife();
+  void BeginWithConnected();
+  bool WorkOnQuestion(bool drained);
+  void Ask();
+  void AskByContent();
+  void AskForState();
+  bool TellLife(const ReplayMessage& message);
+  void EndQuestion(ReplayClient::Outcome outcome);
+  void StopQuestion() noexcept;
+  bool WorkOnHello();
+  bool CheckDue() const noexcept;
+  void StartHello(HelloPurpose purpose);
+  void TakeHello(Hello hello);
+  void AskBehind();
+  void TakeNoHello(HelloClient::Outcome outcome);
+  void BeginOtherLife();
+  bool FollowTail();
+  void CompareDigest();
+  void JudgeDigest(const DigestEntries& theirs);
+  void CheckSoon() noexcept { next_check_ = now_; }
 
-  void StartRecovery(SequenceNumber to);
-  void Wait(Waiting message);
-  void Hold(Waiting message);
-  void EndRecovery(GapReason reason);
-  void GiveUp(SequenceNumber to, GapReason reason);
+  // event_stream_snapshot.cc
+  bool SnapshotsOffered() const noexcept;
+  void WantSnapshot();
+  void BeginSnapshot();
+  bool WorkOnSnapshot();
+  void PumpSnapshot();
+  void TakeEarlierState();
+  void PlacePiece();
+  void EndSnapshot(const SnapshotPiece& end);
+  void SkipTo(SequenceNumber number);
+  bool TakeHole();
+  void AbandonSnapshot();
+  void FailSnapshot(SnapshotClient::Outcome outcome);
 
   const EventStreamOptions options_;
+  const DialectTraits& traits_;
+  const DecodeOptions decode_;
   StreamSink* const sink_;
-  const std::unique_ptr<FrameLink> live_;
+  LiveLink live_;
+  ReplayGate::Place place_;
   std::optional<ReplayClient> replay_;
+  std::optional<HelloClient> hello_;  // nothing where it may not be asked
+  std::optional<SnapshotClient> snapshot_;
   MonotonicNanos now_ = 0;  // of the running call
   SequenceTracker tracker_;
   EventStreamStats stats_;
+  StateKeeper keeper_;
+  StreamStatus status_;
 
   std::optional<Waiting> last_live_;  // to tell a repetition from a restart
   std::optional<LastApplied> last_applied_;
@@ -173,11 +279,11 @@ class EventStream {
   SequenceNumber recover_from_ = 0;
   std::optional<SequenceNumber> recover_to_;
   bool recovery_lost_some_ = false;
-  WaitingQueue waiting_;  // ascending numbers above recover_to_
+  WaitingQueue waiting_;  // ascending numbers
 
   PeerCounts peers_;
   bool question_due_ = false;
-  bool asking_ = false;                    // the replay also answers a question
+  bool asking_ = false;                    // a question runs: by a hello, a replay or a snapshot
   std::optional<LastApplied> life_asked_;  // ... and whether its publisher is the one that sent this is still open
   bool interrupted_ = false;               // the connection ended, and nobody said yet that the life did not
   bool reconnected_ = false;               // ... and somebody is connected: messages may be of either life
@@ -185,6 +291,23 @@ class EventStream {
   bool stopping_ = false;
   WaitingQueue held_;           // not judged yet, as they came; only while interrupted_
   std::size_t kept_bytes_ = 0;  // of waiting_ and held_
+
+  Publisher publisher_ = Publisher::kUnknown;
+  std::optional<Hello> said_;           // the last hello of this life
+  std::optional<std::uint64_t> epoch_;  // of this life
+  HelloPurpose hello_purpose_ = HelloPurpose::kCheck;
+  std::optional<MonotonicNanos> next_check_;
+  MonotonicNanos check_pause_ = 0;
+  MonotonicNanos checked_at_ = 0;
+  MonotonicNanos heard_at_ = 0;  // the last live message, or the connection
+  std::optional<Tail> tail_;
+  std::optional<DigestAt> digest_due_;
+
+  std::optional<Taking> taking_;
+  bool snapshot_wanted_ = false;
+  int snapshot_attempts_ = 0;
+  MonotonicNanos snapshot_at_ = 0;  // not earlier
+  MonotonicNanos snapshot_pause_ = 0;
 };
 
 }  // namespace kvwire

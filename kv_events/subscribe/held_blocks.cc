@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -34,11 +36,16 @@ HeldBlocks::ShelfId HeldBlocks::ShelfOf(const std::optional<std::uint32_t>& grou
                                         const std::optional<std::string_view>& medium) {
   const std::string name = CanonicalMedium(medium.value_or(std::string_view()));
   const std::uint32_t number = group.value_or(0);
-  for (ShelfId id = 0; id < shelves_.size(); ++id) {
-    if (shelves_[id].group == number && shelves_[id].medium == name) return id;
-  }
+  if (const std::optional<ShelfId> known = FindShelf(number, name)) return *known;
   shelves_.push_back({number, name});
   return static_cast<ShelfId>(shelves_.size() - 1);
+}
+
+std::optional<HeldBlocks::ShelfId> HeldBlocks::FindShelf(std::uint32_t group, std::string_view medium) const noexcept {
+  for (ShelfId id = 0; id < shelves_.size(); ++id) {
+    if (shelves_[id].group == group && shelves_[id].medium == medium) return id;
+  }
+  return std::nullopt;
 }
 
 std::size_t HeldBlocks::Home(ShelfId shelf, std::uint64_t low64) const noexcept {
@@ -77,6 +84,22 @@ bool HeldBlocks::Remove(ShelfId shelf, std::uint64_t low64) {
     Erase(i);
   }
   return true;
+}
+
+void HeldBlocks::SetCount(ShelfId shelf, std::uint64_t low64, std::uint32_t count) {
+  if (count > 0) {
+    Add(shelf, low64);
+    slots_[Find(shelf, low64)].count = count;
+  } else if (const std::size_t i = Find(shelf, low64); slots_[i].count != 0) {
+    slots_[i].count = 1;
+    Remove(shelf, low64);
+  }
+}
+
+void HeldBlocks::ForEach(const BlockVisitor& visit) const {
+  for (const Slot& slot : slots_) {
+    if (slot.count != 0) visit(slot.shelf, slot.low64, slot.count);
+  }
 }
 
 void HeldBlocks::Erase(std::size_t index) {
@@ -121,6 +144,17 @@ std::size_t HeldBlocks::Apply(const KVEventBatch& batch) {
                          },
                          [this](const AllBlocksCleared&) { Clear(); }});
   return unknown;
+}
+
+void HeldBlocks::ApplyChunk(const KVEventBatch& chunk) {
+  // A block may be announced by several events of it.
+  std::map<std::pair<ShelfId, std::uint64_t>, std::uint32_t> counts;
+  chunk.Visit(Overloaded{[this, &counts](const BlockStored& stored) {
+                           const ShelfId shelf = ShelfOf(stored.group_idx, stored.medium);
+                           for (const BlockHash& hash : stored.block_hashes) ++counts[{shelf, hash.Low64()}];
+                         },
+                         [](const BlockRemoved&) {}, [](const AllBlocksCleared&) {}});
+  for (const auto& [block, count] : counts) SetCount(block.first, block.second, count);
 }
 
 std::uint32_t HeldBlocks::Count(ShelfId shelf, std::uint64_t low64) const { return slots_[Find(shelf, low64)].count; }

@@ -34,6 +34,8 @@ class HeldBlocks {
 
   // The shelf of an event; made on first use. No group is group 0, no medium is GPU.
   ShelfId ShelfOf(const std::optional<std::uint32_t>& group, const std::optional<std::string_view>& medium);
+  // Nothing if no event was of it yet. `medium` is canonical.
+  std::optional<ShelfId> FindShelf(std::uint32_t group, std::string_view medium) const noexcept;
   const Shelf& shelf(ShelfId id) const { return shelves_[id]; }
 
   // One more announcement. Returns how many there are now.
@@ -42,16 +44,26 @@ class HeldBlocks {
   // Takes one announcement back. False, and nothing happens, when the block is not held.
   bool Remove(ShelfId shelf, std::uint64_t low64);
 
+  // As many announcements as given, whatever there were; 0: the block is not held.
+  void SetCount(ShelfId shelf, std::uint64_t low64, std::uint32_t count);
+
   void Clear();
 
   // The events of a batch in order. Returns how many removals named a block that is not held.
   std::size_t Apply(const KVEventBatch& batch);
+
+  // A chunk of a snapshot: for every block stored in it, as many announcements as it has there replace those so far.
+  void ApplyChunk(const KVEventBatch& chunk);
 
   // Announcements not taken back; 0 = not held.
   std::uint32_t Count(ShelfId shelf, std::uint64_t low64) const;
 
   std::size_t size() const noexcept { return size_; }
   const StateDigest& digest() const noexcept { return digest_; }
+
+  // Hands out every block, in no order.
+  using BlockVisitor = std::function<void(ShelfId shelf, std::uint64_t low64, std::uint32_t count)>;
+  void ForEach(const BlockVisitor& visit) const;
 
   // Hands out "group medium low64" lines, the hash as 16 lower-case hexadecimal digits, ordered by group, medium, hash.
   void Dump(const std::function<void(std::string_view line)>& write) const;

@@ -3,18 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
 
 #include "kv_events/clock.h"
+#include "kv_events/subscribe/dealer_ask.h"
+#include "kv_events/subscribe/replay_gate.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/wire/frames.h"
 
 namespace kvwire {
-
-// Makes a DEALER connected to the replay endpoint; null when that fails now. Each attempt gets a new one, so that an
-// answer never mixes with what is left of an earlier one.
-using ReplayLinkFactory = std::function<std::unique_ptr<FrameLink>()>;
 
 // Bounds of one recovery.
 struct ReplayLimits {
@@ -31,11 +27,11 @@ struct ReplayLimits {
 // Source: docs/protocol.md, "Replay".
 class ReplayClient {
  public:
-  // REQUIRES: factory is callable.
-  ReplayClient(ReplayLinkFactory factory, const ReplayLimits& limits);
+  // REQUIRES: factory is callable. `place` outlives the client; whoever owns it leaves it.
+  ReplayClient(ReplayLinkFactory factory, const ReplayLimits& limits, ReplayGate::Place* place);
 
-  // Begins to ask from `start`.
-  void Start(SequenceNumber start, MonotonicNanos now);
+  // Begins to ask from `start`, once the place is entered: Poll sends the request, and time counts from then on.
+  void Start(SequenceNumber start);
 
   // Drops the request, if there is one.
   void Stop() noexcept;
@@ -55,26 +51,23 @@ class ReplayClient {
   std::uint64_t attempts() const noexcept { return total_attempts_; }
   std::uint64_t malformed() const noexcept { return malformed_; }
   // Whether any link was ever connected, as far as the links tell (FrameLink::peers), or brought anything.
-  bool reached() const noexcept { return reached_; }
+  bool reached() const noexcept { return ask_.reached(); }
 
   // The link of the current attempt, to wait on; null between attempts.
-  FrameLink* link() const noexcept { return link_.get(); }
+  FrameLink* link() const noexcept { return ask_.link(); }
 
  private:
   void Open(SequenceNumber start, MonotonicNanos now);
   Outcome FailAttempt(SequenceNumber resume, MonotonicNanos now);
-  void TrySendRequest(MonotonicNanos now);
 
-  const ReplayLinkFactory factory_;
+  DealerAsk ask_;
   const ReplayLimits limits_;
-  std::unique_ptr<FrameLink> link_;
+  ReplayGate::Place* const place_;
   bool active_ = false;
-  bool sent_ = false;
-  bool reached_ = false;
+  bool opened_ = false;
   SequenceNumber start_ = 0;
   int attempt_ = 0;
   MonotonicNanos give_up_at_ = 0;
-  MonotonicNanos idle_until_ = 0;
   std::uint64_t total_attempts_ = 0;
   std::uint64_t malformed_ = 0;
 };

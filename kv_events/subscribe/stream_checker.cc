@@ -106,6 +106,7 @@ void StreamChecker::OnBatch(const StreamMessage& message, const DecodedBatch& ba
   }
   report_rejected();
   CheckWholeRemovals(message);
+  if (building_) building_->Apply(batch.batch);
 }
 
 void StreamChecker::OnUndecodable(const StreamMessage& message, const DecodeError& error) {
@@ -158,7 +159,7 @@ void StreamChecker::OnContinuity(Continuity continuity) {
       break;
     case Continuity::kUnconfirmed:
       // Before the first message it only means that there is no baseline, and that message tells by its number.
-      unconfirmed_ = counts_.batches + counts_.undecodable > 0;
+      unconfirmed_ = counts_.batches + counts_.undecodable + counts_.snapshots > 0;
       break;
     case Continuity::kForgotten:
       BeginLife();
@@ -171,6 +172,7 @@ void StreamChecker::OnContinuity(Continuity continuity) {
 
 void StreamChecker::BeginLife() {
   held_.Clear();
+  building_.reset();
   history_.Clear();
   last_clear_.reset();
   loss_.reset();
@@ -190,6 +192,43 @@ void StreamChecker::OnMalformed(std::size_t frame_count) {
 
 void StreamChecker::OnOtherTopic(SequenceNumber number) { Expect(number); }
 
+void StreamChecker::OnSnapshotBegin(SequenceNumber first) {
+  building_.emplace();
+  started_ = true;
+  expected_ = first;
+}
+
+void StreamChecker::OnSnapshotChunk(SequenceNumber number, const DecodedBatch& chunk) {
+  building_->ApplyChunk(chunk.batch);
+  for (std::size_t i = 0; i < chunk.batch.size(); ++i) {
+    const KVEventBatch::Event event = chunk.batch.at(i);
+    const auto* stored = std::get_if<BlockStored>(&event);
+    if (stored == nullptr) continue;
+    const BlockMoment moment(number, i, BlockMoment::Kind::kStored);
+    for (const BlockHash& hash : stored->block_hashes) {
+      history_.Add(stored->group_idx.value_or(0), hash.Low64(), moment);
+    }
+  }
+}
+
+void StreamChecker::OnSnapshotEnd(SequenceNumber next, const std::optional<DigestEntries>&) {
+  ++counts_.snapshots;
+  held_ = *std::move(building_);
+  building_.reset();
+  baseline_ = true;
+  expected_ = next;
+  // A parent may have come and gone before.
+  parents_lost_ = true;
+  if (lossy()) loss_->until = next;
+}
+
+void StreamChecker::OnDigestDiffers(SequenceNumber next, const DigestEntries& theirs) {
+  if (!synchronised()) return;
+  OnDisagreement(next > 0 ? next - 1 : 0, fmt::format("the stream says {}, the publisher's digest is {}",
+                                                      held_.digest().ToString(), DescribeDigest(theirs)));
+  baseline_ = false;
+}
+
 void StreamChecker::OnDisagreement(SequenceNumber sequence, std::string what) {
   Violation violation;
   violation.rule = CheckRule::kAgreement;
@@ -204,7 +243,7 @@ void StreamChecker::OnDisagreement(SequenceNumber sequence, std::string what) {
 
 CheckVerdict StreamChecker::Verdict() const {
   if (counts_.violations > 0) return CheckVerdict::kViolated;
-  if (counts_.batches == 0) return CheckVerdict::kSilent;
+  if (counts_.batches + counts_.snapshots == 0) return CheckVerdict::kSilent;
   return WhyIncomplete().empty() ? CheckVerdict::kClean : CheckVerdict::kIncomplete;
 }
 

@@ -81,6 +81,7 @@ struct CheckCounts {
   std::uint64_t healed = 0;
   std::uint64_t restarts = 0;
   std::uint64_t interruptions = 0;
+  std::uint64_t snapshots = 0;
 };
 
 class StreamChecker;
@@ -93,11 +94,12 @@ class CheckedSink : public StreamSink {
 
 // Holds one stream to the rules and keeps the blocks it holds. While the stream is not known from its beginning (a late
 // join or a gap, until AllBlocksCleared or a restart) the rules about parents and removals cannot be judged and are
-// not; behind a gap a parent cannot until a restart, for it may have come and gone in the gap. A message that cannot be
+// not; behind a gap a parent cannot until a restart, for it may have come and gone in the gap. A snapshot is a baseline
+// as AllBlocksCleared is, but for parents. A message that cannot be
 // read is a violation, and as good as a gap for what follows. A gap inside the stream
 // makes the verdict incomplete for good, and so do several publishers in one stream; a late join does until
-// AllBlocksCleared or a restart; a lost connection or an end that the publisher does not confirm does until a restart
-// or a confirmation.
+// AllBlocksCleared, a snapshot or a restart; a lost connection or an end that the publisher does not confirm does until
+// a restart or a confirmation.
 //
 // Threads: one thread at a time.
 // Bounds: HeldBlocks and BlockHistory: under 1 GiB for 6 million different blocks. At most max_reports violations are
@@ -124,6 +126,13 @@ class StreamChecker final : public CheckedSink {
   void OnContinuity(Continuity continuity) override;
   void OnMalformed(std::size_t frame_count) override;
   void OnOtherTopic(SequenceNumber number) override;
+  void OnSnapshotBegin(SequenceNumber first) override;
+  void OnSnapshotChunk(SequenceNumber number, const DecodedBatch& chunk) override;
+  void OnSnapshotEnd(SequenceNumber next, const std::optional<DigestEntries>& digest) override;
+  void OnSnapshotAbandoned() override { building_.reset(); }
+  std::optional<DigestEntries> HeldDigest() const override { return held_.digest().entries(); }
+  // A violation, unless the checker itself knows that it does not hold all.
+  void OnDigestDiffers(SequenceNumber next, const DigestEntries& theirs) override;
 
   // After this message the engine says something else of itself. Where a gap may be the cause it is named.
   void OnDisagreement(SequenceNumber sequence, std::string what);
@@ -171,6 +180,7 @@ class StreamChecker final : public CheckedSink {
   const Options options_;
   const Report report_;
   HeldBlocks held_;
+  std::optional<HeldBlocks> building_;  // what a snapshot brings
   BlockHistory history_;
   CheckCounts counts_;
   double last_ts_ = 0;

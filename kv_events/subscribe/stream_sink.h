@@ -7,7 +7,9 @@
 #include <span>
 #include <string_view>
 
+#include "kv_events/subscribe/stream_state.h"
 #include "kv_events/wire/decoder.h"
+#include "kv_events/wire/extensions.h"
 #include "kv_events/wire/frames.h"
 
 namespace kvwire {
@@ -91,6 +93,30 @@ class StreamSink {
   virtual void OnOtherTopic(SequenceNumber /*number*/) {}
   // A replay that names no topics, said once: its messages are handed out whatever their topic.
   virtual void OnTopicUnknown() {}
+
+  // A snapshot: the whole state, built beside what is held, which stays until OnSnapshotEnd and goes on taking the
+  // batches. What is built takes them, too, from the first chunk on, and every chunk where it comes among them: for
+  // each block in it, as many announcements as it has there replace those counted so far. Removals of blocks that
+  // what is built does not hold mean nothing: a later chunk would have had them.
+  //
+  // Numbers below `first` that were not handed out will not be: the snapshot has their effect.
+  virtual void OnSnapshotBegin(SequenceNumber /*first*/) {}
+  // Only the BlockStored of a chunk count. `number`: of the batch that comes after it.
+  virtual void OnSnapshotChunk(SequenceNumber /*number*/, const DecodedBatch& /*chunk*/) {}
+  // What was built replaces what is held, which is then the state before batch `next`. `digest`: of that state, if its
+  // publisher says so.
+  virtual void OnSnapshotEnd(SequenceNumber /*next*/, const std::optional<DigestEntries>& /*digest*/) {}
+  // What was built is thrown away: the snapshot broke off, a batch had an AllBlocksCleared, or another life began.
+  virtual void OnSnapshotAbandoned() {}
+
+  // Digest of what is held now, for a comparison with the publisher's; nothing from who keeps none.
+  virtual std::optional<DigestEntries> HeldDigest() const { return std::nullopt; }
+
+  // The publisher's digest of the state before batch `next` is another one.
+  virtual void OnDigestDiffers(SequenceNumber /*next*/, const DigestEntries& /*theirs*/) {}
+
+  // The stream's state or its reason changed.
+  virtual void OnState(const StreamStatus& /*status*/) {}
 };
 
 }  // namespace kvwire

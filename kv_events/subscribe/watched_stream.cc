@@ -25,6 +25,18 @@ LinkOptions WatchingLink(const EventStreamOptions& stream) {
 
 }  // namespace
 
+LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address, const LinkOptions& link,
+                            std::unique_ptr<ZmqLink> first) {
+  // A factory is copied.
+  const auto made = std::make_shared<std::unique_ptr<ZmqLink>>(std::move(first));
+  return [context = std::move(context), address, link, made]() -> std::unique_ptr<FrameLink> {
+    if (*made) return std::move(*made);
+    auto live = ZmqLink::Connect(context, LinkKind::kSub, address, link);
+    if (!live) return nullptr;
+    return *std::move(live);
+  };
+}
+
 ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address) {
   return [context = std::move(context), address]() -> std::unique_ptr<FrameLink> {
     LinkOptions link = WatchingLink(EventStreamOptions());
@@ -49,11 +61,11 @@ Result<std::unique_ptr<WatchedStream>> WatchedStream::Create(const std::shared_p
   link.subscription = watched->address().topic;
   auto live = ZmqLink::Connect(context, LinkKind::kSub, watched->address().endpoint, link);
   if (!live) return tl::unexpected<Error>(live.error());
-  watched->live_ = live->get();
   ReplayLinkFactory replay;
   if (watched->address().replay_endpoint) replay = ReplayLinksTo(context, *watched->address().replay_endpoint);
-  watched->stream_ = std::make_unique<EventStream>(*std::move(live), std::move(replay), watched->options_.stream,
-                                                   watched->sink_.get());
+  watched->stream_ =
+      std::make_unique<EventStream>(LiveLinksTo(context, watched->address().endpoint, link, *std::move(live)),
+                                    std::move(replay), watched->options_.stream, watched->sink_.get());
   return watched;
 }
 
@@ -65,8 +77,9 @@ int WatchedStream::DoWork(MonotonicNanos now) {
 }
 
 void WatchedStream::AppendLinks(std::vector<ZmqLink*>* links) const {
-  links->push_back(live_);
-  if (FrameLink* const replay = stream_->replay_link()) links->push_back(static_cast<ZmqLink*>(replay));
+  for (FrameLink* const link : stream_->links()) {
+    if (link != nullptr) links->push_back(static_cast<ZmqLink*>(link));
+  }
 }
 
 void WatchedStream::Confirm(MonotonicNanos now) {
@@ -79,10 +92,7 @@ void WatchedStream::Finish(MonotonicNanos now) {
   board_.Refresh(*stream_, sink_->checker(), now);
 }
 
-void WatchedStream::Close() noexcept {
-  stream_.reset();
-  live_ = nullptr;
-}
+void WatchedStream::Close() noexcept { stream_.reset(); }
 
 void WatchedStream::NoteState(MonotonicNanos now) {
   if (!options_.log) return;

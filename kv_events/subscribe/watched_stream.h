@@ -11,6 +11,7 @@
 #include "kv_events/log.h"
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/figure_board.h"
+#include "kv_events/subscribe/live_link.h"
 #include "kv_events/subscribe/state_notes.h"
 #include "kv_events/subscribe/stream_checker.h"
 #include "kv_events/subscribe/stream_figures.h"
@@ -18,6 +19,10 @@
 #include "kv_events/transport/zmq_link.h"
 
 namespace kvwire {
+
+// A SUB for each connection to `address`; `first` is the first of them.
+LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address, const LinkOptions& link,
+                            std::unique_ptr<ZmqLink> first);
 
 // A DEALER for each attempt to replay, connected to `address`.
 ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address);
@@ -65,7 +70,6 @@ class WatchedStream {
 
   const Options options_;
   std::unique_ptr<CheckedSink> sink_;
-  ZmqLink* live_ = nullptr;  // owned by the stream
   std::unique_ptr<EventStream> stream_;
 
   StateNotes notes_;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include "kv_events/subscribe/event_stream.h"
 #include "tests/unit/subscribe/stream_fixture.h"
@@ -13,18 +17,45 @@ namespace kvwire::test {
 inline constexpr MonotonicNanos kSecond = 1'000'000'000;
 using Lines = std::vector<std::string>;
 
-// A stream over scripted links: `live` and, for every replay attempt, a new entry of `attempts`.
+// A stream over scripted links: `live` and, for every replay attempt, a new entry of `attempts`; for every snapshot
+// that is asked for, one of `snapshots`. A hello is answered by `hello`, or as by a publisher that knows none.
 struct Rig {
   explicit Rig(bool with_replay = true, EventStreamOptions options = {}) {
     ReplayLinkFactory factory;
     if (with_replay) {
-      factory = [this]() -> std::unique_ptr<FrameLink> {
-        attempts.push_back(std::make_shared<Wire>());
-        attempts.back()->send_result = replay_send;
-        return std::make_unique<ScriptedLink>(attempts.back());
-      };
+      factory = [this] { return NewAttempt(); };
     }
+    options.gate = gate;
     stream = std::make_unique<EventStream>(std::make_unique<ScriptedLink>(live), factory, options, &sink);
+  }
+
+  std::unique_ptr<FrameLink> NewAttempt() {
+    auto wire = std::make_shared<Wire>();
+    wire->send_result = replay_send;
+    wire->on_send = [this, wire = wire.get()] { Sort(wire); };
+    attempts.push_back(wire);
+    return std::make_unique<ScriptedLink>(std::move(wire));
+  }
+
+  // What is no request for replay is no attempt.
+  void Sort(const Wire* asked) {
+    const auto place = std::ranges::find(attempts, asked, [](const auto& wire) { return wire.get(); });
+    const std::shared_ptr<Wire> wire = *place;
+    const std::optional<ExtensionRequest> request = ParseExtensionRequest(wire->sent.back()[1]);
+    if (!request) return;
+    attempts.erase(place);
+    if (request->kind == ExtensionKind::kSnapshot) {
+      snapshots.push_back(wire);
+      return;
+    }
+    ++hellos;
+    if (silent_to_hello) return;
+    if (hello) {
+      Bytes payload;
+      EncodeHello(*hello, &payload);
+      wire->inbox.push_back({{}, ToBytes(kHelloName), SequenceBytes(hello->next), payload});
+    }
+    wire->inbox.push_back(EndWithTopic());
   }
 
   // Puts live messages in and lets the stream work until it has nothing to do. Returns what the sink was told.
@@ -38,11 +69,21 @@ struct Rig {
     return sink.Take();
   }
   void Answer(const std::vector<InFrames>& messages) {
+    REQUIRE_FALSE(attempts.empty());
     for (const InFrames& message : messages) attempts.back()->inbox.push_back(message);
+  }
+  void AnswerSnapshot(const std::vector<InFrames>& messages) {
+    REQUIRE_FALSE(snapshots.empty());
+    for (const InFrames& message : messages) snapshots.back()->inbox.push_back(message);
   }
 
   std::shared_ptr<Wire> live = std::make_shared<Wire>();
+  std::shared_ptr<ReplayGate> gate = std::make_shared<ReplayGate>();
   std::vector<std::shared_ptr<Wire>> attempts;
+  std::vector<std::shared_ptr<Wire>> snapshots;
+  std::optional<Hello> hello;  // what the publisher says of itself
+  bool silent_to_hello = false;
+  int hellos = 0;  // asked
   SendResult replay_send = SendResult::kSent;
   LineSink sink;
   std::unique_ptr<EventStream> stream;

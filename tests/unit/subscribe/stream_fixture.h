@@ -18,6 +18,7 @@
 #include "kv_events/subscribe/stream_sink.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/wire/encoder.h"
+#include "kv_events/wire/extensions.h"
 #include "kv_events/wire/frames.h"
 
 namespace kvwire::test {
@@ -38,6 +39,7 @@ struct Wire {
   SendResult send_result = SendResult::kSent;
   PeerCounts peers;
   std::function<void()> on_receive;  // called when a message is taken
+  std::function<void()> on_send;     // called when a message was sent
 };
 
 // A link over a Wire.
@@ -50,6 +52,7 @@ class ScriptedLink final : public FrameLink {
     InFrames copy;
     for (const OutFrame& frame : frames) copy.emplace_back(frame.bytes.begin(), frame.bytes.end());
     wire_->sent.push_back(std::move(copy));
+    if (wire_->on_send) wire_->on_send();
     return SendResult::kSent;
   }
 
@@ -100,12 +103,26 @@ class LineSink final : public StreamSink {
   void OnMalformed(std::size_t frame_count) override { lines.push_back(fmt::format("malformed {}", frame_count)); }
   void OnOtherTopic(SequenceNumber number) override { lines.push_back(fmt::format("other topic {}", number)); }
   void OnTopicUnknown() override { lines.emplace_back("topic unknown"); }
+  void OnSnapshotBegin(SequenceNumber first) override { lines.push_back(fmt::format("snapshot from {}", first)); }
+  void OnSnapshotChunk(SequenceNumber number, const DecodedBatch& chunk) override {
+    lines.push_back(fmt::format("chunk {} of {}", number, chunk.batch.size()));
+  }
+  void OnSnapshotEnd(SequenceNumber next, const std::optional<DigestEntries>&) override {
+    lines.push_back(fmt::format("snapshot to {}", next));
+  }
+  void OnSnapshotAbandoned() override { lines.emplace_back("snapshot abandoned"); }
+  std::optional<DigestEntries> HeldDigest() const override { return digest; }
+  void OnState(const StreamStatus& status) override {
+    states.push_back(fmt::format("{}: {}", ToString(status.state), status.reason));
+  }
 
   // The lines since the last call.
   std::vector<std::string> Take() { return std::exchange(lines, {}); }
 
   std::vector<std::string> lines;
   std::vector<std::string> topics;
+  std::vector<std::string> states;
+  std::optional<DigestEntries> digest;  // what it says it holds
   std::size_t events = 0;
 };
 
@@ -143,6 +160,27 @@ inline InFrames ReplayWithTopic(SequenceNumber number, std::uint64_t life = 0) {
 }
 inline InFrames ReplayLegacy(SequenceNumber number) { return {{}, SequenceBytes(number), Payload(number)}; }
 inline InFrames EndWithTopic() { return {{}, {}, SequenceBytes(kEndOfReplay), {}}; }
+// The pieces of a snapshot: a chunk with a block of each hash, and its end.
+inline InFrames Chunk(SequenceNumber number, const std::vector<std::uint64_t>& hashes) {
+  KVEventBatch blocks;
+  blocks.ts = 1.5;
+  blocks.data_parallel_rank = 0;
+  for (const std::uint64_t hash : hashes) {
+    const BlockHash block = BlockHash::FromUint64(hash);
+    const std::vector<TokenId> tokens{1, 2};
+    BlockStored stored;
+    stored.block_hashes = {&block, 1};
+    stored.token_ids = tokens;
+    stored.block_size = 2;
+    blocks.Add(stored);
+  }
+  return {{}, ToBytes(kChunkName), SequenceBytes(number), Encode(blocks)};
+}
+inline InFrames SnapshotEnd(SequenceNumber next, const DigestEntries& digest = {}) {
+  Bytes payload;
+  EncodeDigest(digest, &payload);
+  return {{}, ToBytes(kSnapshotEndName), SequenceBytes(next), payload};
+}
 inline InFrames EndLegacy() { return {{}, SequenceBytes(kEndOfReplay), {}}; }
 
 }  // namespace kvwire::test
