@@ -25,9 +25,6 @@ using Faults = std::uint32_t;
 
 constexpr Faults Bit(Step step) { return Faults{1} << static_cast<unsigned>(step); }
 
-// What status() does not take into account yet: with these steps wrong claims are counted and printed, and no failure.
-constexpr Faults kNotYet = Bit(Step::kUndecodable);
-
 Faults FaultsOf(const Sequence& steps) {
   Faults faults = 0;
   for (const Step step : steps) faults |= Bit(step);
@@ -54,7 +51,6 @@ struct Report {
   std::uint64_t claimed = 0;  // and right
   std::uint64_t unclaimed = 0;
   std::uint64_t wrong = 0;
-  std::uint64_t not_yet = 0;  // wrong, see kNotYet
   std::uint64_t allowed = 0;  // wrong, where nothing on the wire tells
   std::map<Faults, Case> cases;
 };
@@ -72,7 +68,7 @@ void Try(const SearchOptions& options, const Sequence& steps, Report* report) {
     return;
   }
   const Faults faults = FaultsOf(steps);
-  ++((faults & kNotYet) != 0 ? report->not_yet : Allowed(options, faults) ? report->allowed : report->wrong);
+  ++(Allowed(options, faults) ? report->allowed : report->wrong);
   Case& found = report->cases[faults];
   if (found.wrong++ == 0) {
     found.first = steps;
@@ -102,10 +98,6 @@ Report TrySome(const SearchOptions& options, int sequences, std::size_t length) 
   Sequence steps(length);
   for (int i = 0; i < sequences; ++i) {
     for (Step& step : steps) step = static_cast<Step>(random() % 2 == 0 ? 0 : random() % kNumSteps);
-    // What is not told yet would hide everything else.
-    for (Step& step : steps) {
-      if ((Bit(step) & kNotYet) != 0) step = Step::kDrop;
-    }
     Try(options, steps, &report);
   }
   return report;
@@ -113,10 +105,8 @@ Report TrySome(const SearchOptions& options, int sequences, std::size_t length) 
 
 // The sets of faults that suffice, each with its first sequence.
 std::string Describe(const Report& report) {
-  std::string text = fmt::format(
-      "{} sequences: {} claimed and right, {} not claimed, {} wrong, {} wrong for what is not told yet, {} wrong and "
-      "allowed\n",
-      report.sequences, report.claimed, report.unclaimed, report.wrong, report.not_yet, report.allowed);
+  std::string text = fmt::format("{} sequences: {} claimed and right, {} not claimed, {} wrong, {} wrong and allowed\n",
+                                 report.sequences, report.claimed, report.unclaimed, report.wrong, report.allowed);
   for (const auto& [faults, found] : report.cases) {
     const bool minimal = std::none_of(report.cases.begin(), report.cases.end(), [faults = faults](const auto& other) {
       return other.first != faults && (other.first & faults) == other.first;
@@ -129,10 +119,8 @@ std::string Describe(const Report& report) {
 }
 
 std::vector<SearchOptions> Variants() {
-  std::vector<Mode> modes{Mode::kNoReplay, Mode::kReplay};
-  if (kHelloIsSpoken) modes.push_back(Mode::kReplayHello);
   std::vector<SearchOptions> variants;
-  for (const Mode mode : modes) {
+  for (const Mode mode : {Mode::kNoReplay, Mode::kReplay, Mode::kReplayHello}) {
     for (const Pace pace : {Pace::kEachStep, Pace::kAtEnd}) {
       for (const Room room : {Room::kAmple, Room::kScarce}) {
         if (mode == Mode::kNoReplay && room == Room::kScarce) continue;  // nothing ever waits

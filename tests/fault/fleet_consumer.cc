@@ -20,7 +20,8 @@
 
 #include "kv_events/clock.h"
 #include "kv_events/subscribe/event_stream.h"
-#include "kv_events/subscribe/held_blocks.h"
+#include "kv_events/subscribe/mirror.h"
+#include "kv_events/subscribe/watched_stream.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/zmq_context.h"
 #include "kv_events/transport/zmq_link.h"
@@ -28,28 +29,8 @@
 namespace kvwire::test {
 namespace {
 
-class HeldSink final : public StreamSink {
- public:
-  void OnBatch(const StreamMessage&, const DecodedBatch& batch) override { held_.Apply(batch.batch); }
-  void OnUndecodable(const StreamMessage&, const DecodeError&) override {}
-  void OnRecovery(SequenceNumber, SequenceNumber) override {}
-  void OnHealed(SequenceNumber, SequenceNumber) override {}
-  void OnGap(const StreamGap&) override {}
-  void OnRestart(SequenceNumber, std::optional<SequenceNumber>) override { held_.Clear(); }
-  void OnContinuity(Continuity continuity) override {
-    if (continuity == Continuity::kForgotten) held_.Clear();
-  }
-  void OnMalformed(std::size_t) override {}
-
-  const HeldBlocks& held() const noexcept { return held_; }
-
- private:
-  HeldBlocks held_;
-};
-
 struct FleetStream {
-  HeldSink sink;
-  ZmqLink* live = nullptr;
+  Mirror mirror{Removals::kExact};
   std::unique_ptr<EventStream> stream;
 };
 
@@ -60,18 +41,18 @@ std::unique_ptr<FleetStream> Open(const std::shared_ptr<ZmqContext>& context, co
   options.receive_hwm = 0;
   auto stream = std::make_unique<FleetStream>();
   const Endpoint replay = Endpoint::Parse(replay_address, "replay").value();
-  auto live = ZmqLink::Connect(context, LinkKind::kSub, Endpoint::Parse(live_address, "endpoint").value(), options);
+  const Endpoint endpoint = Endpoint::Parse(live_address, "endpoint").value();
+  auto live = ZmqLink::Connect(context, LinkKind::kSub, endpoint, options);
   if (!live) {
     std::fprintf(stderr, "fleet_consumer: %s\n", live.error().message.c_str());
     return nullptr;
   }
-  stream->live = live->get();
   ReplayLinkFactory factory = [context, replay, options]() -> std::unique_ptr<FrameLink> {
     auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, replay, options);
     return dealer ? *std::move(dealer) : nullptr;
   };
-  stream->stream =
-      std::make_unique<EventStream>(*std::move(live), std::move(factory), EventStreamOptions(), &stream->sink);
+  stream->stream = std::make_unique<EventStream>(LiveLinksTo(context, endpoint, options, *std::move(live)),
+                                                 std::move(factory), EventStreamOptions(), &stream->mirror);
   return stream;
 }
 
@@ -81,7 +62,7 @@ void Report(const Fleet& fleet) {
   std::string text;
   for (std::size_t i = 0; i < fleet.size(); ++i) {
     text += fmt::format("{} {} {} {}\n", i, fleet[i]->stream->next(), ToString(fleet[i]->stream->status().state),
-                        fleet[i]->sink.held().digest().ToString());
+                        fleet[i]->mirror.digest().ToString());
   }
   fmt::print("{}end\n", text);
   std::fflush(stdout);
@@ -103,8 +84,9 @@ int Consume(const Fleet& fleet) {
     std::vector<ZmqLink*> links;
     for (const auto& one : fleet) {
       work += one->stream->DoWork(SystemClock::Get().Now());
-      links.push_back(one->live);
-      if (auto* replay = static_cast<ZmqLink*>(one->stream->replay_link())) links.push_back(replay);
+      for (FrameLink* const link : one->stream->links()) {
+        if (link != nullptr) links.push_back(static_cast<ZmqLink*>(link));
+      }
     }
     const std::optional<bool> asked = Asked();
     if (!asked) return 0;

@@ -127,10 +127,8 @@ class ModelPublisher {
 
   void Answer(std::span<const OutFrame> request, Inbox* asker) const {
     const FrameView start = request.back().bytes;
-    if constexpr (kHelloIsSpoken) {
-      const auto extension = speaks_hello_ ? ParseExtensionRequest(start) : std::nullopt;
-      if (extension) AnswerExtension(*extension, asker);
-    }
+    const auto extension = speaks_hello_ ? ParseExtensionRequest(start) : std::nullopt;
+    if (extension) AnswerExtension(*extension, asker);
     // Anything else is a number above every batch's.
     const SequenceNumber from = start.size() == 8 ? DecodeSequence(start).value_or(0) : kEndOfReplay;
     for (SequenceNumber number = std::max(from, oldest()); number < replay_.size(); ++number) {
@@ -146,7 +144,7 @@ class ModelPublisher {
   const Bytes& Number(Content content) {
     const Bytes& payload = PayloadOf(life_, next_++, content);
     replay_.push_back(&payload);
-    if constexpr (kHelloIsSpoken) digests_.push_back(digest_.entries());
+    digests_.push_back(digest_.entries());
     return payload;
   }
   // In the replay.
@@ -221,26 +219,6 @@ class RouterLink final : public InboxLink {
   Inbox inbox_;
 };
 
-// Believes what it is told.
-class Consumer final : public StreamSink {
- public:
-  void OnBatch(const StreamMessage&, const DecodedBatch& batch) override { held_.Apply(batch.batch); }
-  void OnUndecodable(const StreamMessage&, const DecodeError&) override {}
-  void OnRecovery(SequenceNumber, SequenceNumber) override {}
-  void OnHealed(SequenceNumber, SequenceNumber) override {}
-  void OnGap(const StreamGap&) override {}
-  void OnRestart(SequenceNumber, std::optional<SequenceNumber>) override { held_.Clear(); }
-  void OnContinuity(Continuity continuity) override {
-    if (continuity == Continuity::kForgotten) held_.Clear();
-  }
-  void OnMalformed(std::size_t) override {}
-
-  const HeldBlocks& held() const noexcept { return held_; }
-
- private:
-  HeldBlocks held_;
-};
-
 class Search {
  public:
   explicit Search(const SearchOptions& options) : options_(options), publisher_(&live_, options) {
@@ -263,7 +241,7 @@ class Search {
     DeliverDelayed();
     if (options_.ending == Ending::kHeartbeat) publisher_.Deliver(publisher_.PublishHeartbeat());
     Settle();
-    return {stream_->status(), consumer_.held().digest() == publisher_.digest()};
+    return {stream_->status(), consumer_.digest() == publisher_.digest()};
   }
 
  private:
@@ -335,7 +313,7 @@ class Search {
   const SearchOptions options_;
   Inbox live_;
   ModelPublisher publisher_;
-  Consumer consumer_;
+  Mirror consumer_{Removals::kExact};
   std::optional<EventStream> stream_;
   MonotonicNanos now_ = 0;
   std::vector<std::pair<SequenceNumber, const Bytes*>> delayed_;

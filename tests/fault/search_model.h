@@ -76,8 +76,4 @@ struct SearchResult {
 // Runs one sequence from the beginning.
 SearchResult Run(const SearchOptions& options, std::span<const Step> steps);
 
-// Whether EventStream asks a publisher who it is, and answers can be encoded: without, Mode::kReplayHello is
-// Mode::kReplay.
-inline constexpr bool kHelloIsSpoken = false;
-
 }  // namespace kvwire::test
