@@ -16,6 +16,7 @@
 
 #include "tests/integration/tap/temp_dir.h"
 #include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/kv_events/announced_state_suite.h"
 
 namespace kvwire::engine {
 namespace {
@@ -185,6 +186,11 @@ class ModelCheck final : public RunnerHooks {
     auto runner =
         std::make_unique<CheckedRunner>(RunnerFor(config, copying), groups_, &fault_, &planted_, this, &complaints);
     runner_ = runner.get();
+    if (rules_.lost_percent > 0) {
+      publisher_.refuse = [this] {
+        return dice_.Chance(rules_.lost_percent) ? PublishResult::kDroppedQueueFull : PublishResult::kAccepted;
+      };
+    }
     cached_ = MakeEngine(config, &publisher_, std::move(runner));
     reference_ = std::make_unique<ReferenceEngine>(config, &complaints);
   }
@@ -333,11 +339,13 @@ class ModelCheck final : public RunnerHooks {
   }
 
   void Check() {
-    for (KVEventBatch& batch : publisher_.TakeBatches()) {
-      Tamper(&batch);
-      stream_.Take(batch, pool(), runner_->words());
-    }
+    for (test::HandPublisher::Entry& entry : std::exchange(publisher_.log, {})) Take(&entry);
+    if (rules_.lost_percent > 0) AskForSnapshots();
+    if (!synchronised_) return;
     stream_.Compare(cached_->scheduler());
+    if (joined_complete_ && joined_.counted() != cached_->scheduler().digest()) {
+      complaints.push_back("who joined by a snapshot holds other blocks");
+    }
     const auto* const connector = static_cast<const scheduler::TieredConnector*>(cached_->scheduler().connector());
     if (connector == nullptr) return;
     ++num_checks_;
@@ -403,6 +411,39 @@ class ModelCheck final : public RunnerHooks {
     *batch = std::move(changed);
   }
 
+  // Between a lost batch and the Clear that heals it nothing can be said. Behind such a Clear there may be blocks whose
+  // parent went before it.
+  void Take(test::HandPublisher::Entry* entry) {
+    if (entry->lost) {
+      synchronised_ = joined_complete_ = false;
+      return;
+    }
+    if (entry->chunk) {
+      if (entry->chunk->first) {
+        joined_ = test::ModelConsumer();
+        joined_complete_ = false;
+      }
+      joined_.ApplyChunk(entry->chunk->blocks);
+      joined_complete_ = joined_complete_ || (entry->chunk->last && synchronised_);
+      num_snapshots_ += entry->chunk->last ? 1 : 0;
+      return;
+    }
+    Tamper(&entry->batch);
+    const bool clears = std::holds_alternative<AllBlocksCleared>(entry->batch.at(0));
+    if (clears && !synchronised_) healed_ = synchronised_ = joined_complete_ = true;
+    joined_.Apply(entry->batch);
+    if (!synchronised_) return;
+    stream_.Take(entry->batch, pool(), runner_->words());
+    if (!healed_) return;
+    std::erase_if(complaints,
+                  [](const std::string& text) { return text.find("was never announced") != std::string::npos; });
+  }
+
+  void AskForSnapshots() {
+    publisher_.wants.chunks = ~std::uint64_t{0};
+    if (dice_.Chance(20) && publisher_.wants.walks == num_snapshots_) ++publisher_.wants.walks;
+  }
+
   const test::TempDir directory_;
   Dice dice_;
   const std::uint32_t num_blocks_;
@@ -412,7 +453,12 @@ class ModelCheck final : public RunnerHooks {
   const Fault planned_;
   Fault fault_ = Fault::kNone;
   bool planted_ = false;
-  CollectingEventPublisher publisher_;
+  test::HandPublisher publisher_;
+  bool synchronised_ = true;      // nothing was lost since the beginning or a Clear
+  bool healed_ = false;           // something was lost once
+  test::ModelConsumer joined_;    // there from the first chunk of a snapshot on
+  bool joined_complete_ = false;  // the snapshot is, and nothing was lost since
+  std::uint64_t num_snapshots_ = 0;
   CheckedRunner* runner_ = nullptr;
   std::unique_ptr<EngineCore> cached_;
   std::unique_ptr<ReferenceEngine> reference_;
@@ -462,6 +508,10 @@ void RequireSound(int steps_per_pool, const Groups& groups, std::uint32_t num_sp
     CHECK(stats.removed > some);
     if (!tiers.any()) CHECK(stats.clears > 0);
     if (rules.removals == Removals::kExact) CHECK(stats.reported > some);
+    if (rules.lost_percent > 0) {
+      CHECK(stats.stream.resyncs > some);
+      CHECK(stats.stream.walks > some);
+    }
     num_copies += check.num_copies();
     CHECK(check.operations.aborts > some);
     CHECK(check.operations.evicted_blocks > some);

@@ -26,6 +26,8 @@ struct Tiers {
 struct PoolRules {
   bool partial_blocks = false;
   Removals removals = Removals::kExact;
+  // Of the batches so many percent find the queue full, and snapshots are asked for now and then.
+  int lost_percent = 0;
 };
 
 enum class Fault {

@@ -25,6 +25,16 @@ TEST_CASE("D17: the same holds when drafts are verified: what was rejected is in
   RequireSound(1000, {{kFullAttention, 8, 0}, {kSlidingWindow, 4, 6}, {kMamba, 4, 0}}, 3);
 }
 
+TEST_CASE("A2: the same holds when batches are lost: the stream heals, and who joins by a snapshot agrees") {
+  PoolRules rules;
+  rules.lost_percent = 3;
+  RequireSound(2000, kDense, 0, {}, rules);
+  rules.removals = Removals::kPerCopy;
+  RequireSound(1000, kDense, 0, {}, rules);
+  rules.removals = Removals::kExact;
+  RequireSound(1000, kDense, 0, {40, 2, 10, 50}, rules);
+}
+
 TEST_CASE(
     "the same holds for partial blocks: a copy of one holds what it was registered with, for both rules of removal") {
   using enum scheduler::KVCacheKind;
