@@ -26,7 +26,7 @@ class EngineCore::PublishProbe final : public EventPublisher {
 
   PublishResult Publish(KVEventBatch&& batch) noexcept override {
     if (publisher_ == nullptr) return PublishResult::kAccepted;
-    if (observe_) observe_(first_batch_ + batches_, batch);
+    if (observe_) observe_(next_number(), batch);
     const MonotonicNanos start = clock_->Now();
     const PublishResult result = publisher_->Publish(std::move(batch));
     time_ += clock_->Now() - start;
@@ -70,6 +70,8 @@ class EngineCore::PublishProbe final : public EventPublisher {
   }
 
   std::uint64_t batches() const noexcept { return batches_; }
+  // The publisher's own heartbeats take numbers, too.
+  std::uint64_t next_number() const noexcept { return first_batch_ + batches_ + stats().heartbeats; }
   std::uint64_t handed() const noexcept { return handed_; }  // batches and chunks
   std::chrono::nanoseconds time() const noexcept { return std::chrono::nanoseconds(time_); }
 
@@ -189,6 +191,8 @@ void EngineCore::PassModelTime(const SchedulerOutput& step, MonotonicNanos start
 }
 
 std::uint64_t EngineCore::batches_published() const noexcept { return probe_->batches(); }
+
+std::uint64_t EngineCore::next_batch() const noexcept { return probe_->next_number(); }
 
 StepTimes EngineCore::times() const noexcept {
   StepTimes times = times_;

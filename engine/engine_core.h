@@ -103,7 +103,8 @@ class EngineCore {
   // Publish() calls so far, those outside a step included.
   std::uint64_t batches_published() const noexcept;
   // The number that the next batch gets.
-  std::uint64_t next_batch() const noexcept { return config_.first_batch + batches_published(); }
+  std::uint64_t next_batch() const noexcept;
+  std::uint64_t first_batch() const noexcept { return config_.first_batch; }
   StepTimes times() const noexcept;
   // A text that no other engine has, whatever process it is in.
   const std::string& life() const noexcept { return life_; }

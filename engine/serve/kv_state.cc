@@ -11,8 +11,9 @@ namespace kvwire::engine {
 namespace {
 
 std::optional<std::uint64_t> LastBatch(const EngineCore& core) {
-  if (core.batches_published() == 0) return std::nullopt;
-  return core.next_batch() - 1;
+  const std::uint64_t next = core.next_batch();
+  if (next == core.first_batch()) return std::nullopt;
+  return next - 1;
 }
 
 BlockLookup LookUpBlock(const scheduler::Scheduler& scheduler, const BlockHash& hash, std::uint32_t group) {
