@@ -428,8 +428,8 @@ class ModelCheck final : public RunnerHooks {
       num_snapshots_ += entry->chunk->last ? 1 : 0;
       return;
     }
-    Tamper(&entry->batch);
     const bool clears = std::holds_alternative<AllBlocksCleared>(entry->batch.at(0));
+    Tamper(&entry->batch);
     if (clears && !synchronised_) healed_ = synchronised_ = joined_complete_ = true;
     joined_.Apply(entry->batch);
     if (!synchronised_) return;

@@ -119,5 +119,20 @@ TEST_CASE("Clear forgets everything and the digest can be used again") {
   CHECK(digest.entries()[0].count == 1);
 }
 
+TEST_CASE("a medium that is cleared is empty in every group, and the others are as before") {
+  StateDigest digest;
+  digest.Add(0, "cpu", 1);
+  digest.Add(1, "CPU", 2);
+  digest.Add(0, "GPU", 3);
+  CHECK_FALSE(digest.empty());
+  StateDigest other;
+  other.Add(0, "GPU", 3);
+  digest.ClearMedium("CPU");
+  CHECK(digest == other);
+  digest.ClearMedium("");
+  CHECK(digest.empty());
+  CHECK(StateDigest().empty());
+}
+
 }  // namespace
 }  // namespace kvwire

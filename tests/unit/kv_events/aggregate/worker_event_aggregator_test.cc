@@ -53,6 +53,31 @@ TEST_CASE("G1: a clear and an event that both workers report are a clear, then t
   CHECK(w.stats().cleared == 1);
 }
 
+TEST_CASE("what the stream took back by itself is not removed again, and is announced when all workers have it again") {
+  Workers w(2);
+  w.Add(0, Report().Store({1, 2}));
+  w.Add(1, Report().Store({1, 2}));
+  CHECK(w.Take() == "S1,2");
+  const RemovedEvent event({1, 9});
+  BlockRemoved retracted = event.view();
+  retracted.medium = kMediumCpu;
+  SUBCASE("it is gone") {
+    for (const std::uint32_t worker : {0, 1}) w.Add(worker, Report().Remove({1, 2}));
+    w.aggregator->Retract(retracted);
+    CHECK(w.Take() == "R2");
+  }
+  SUBCASE("it is gone, and stored again before the next Take") {
+    for (const std::uint32_t worker : {0, 1}) w.Add(worker, Report().Remove({1, 2}));
+    w.aggregator->Retract(retracted);
+    for (const std::uint32_t worker : {0, 1}) w.Add(worker, Report().Store({1, 2}));
+    CHECK(w.Take() == "R2 S1,2");
+  }
+  SUBCASE("it is complete") {
+    w.aggregator->Retract(retracted);
+    CHECK(w.Take() == "S1");
+  }
+}
+
 TEST_CASE("G1: a clear that one of two workers reports twice is no clear") {
   Workers w(2);
   w.Add(0, Report().Clear().Clear());
