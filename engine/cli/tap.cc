@@ -220,7 +220,8 @@ void LookForPublisher(Tap& tap, MonotonicNanos now) {
     if (notice) PrintError("tap", *notice);
   };
   look(*tap.live_arrival, tap.stream->live_peers().connected > 0);
-  if (tap.replay_arrival && tap.stream->stats().replay_attempts > 0) {
+  const EventStreamStats stats = tap.stream->stats();
+  if (tap.replay_arrival && stats.replay_attempts + stats.hellos_asked > 0) {
     look(*tap.replay_arrival, tap.stream->replay_reached());
   }
 }

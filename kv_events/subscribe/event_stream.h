@@ -63,6 +63,7 @@ struct EventStreamStats {
   std::uint64_t missing = 0;          // numbers in them
   std::uint64_t replay_attempts = 0;  // requests for replay
   std::uint64_t replay_malformed = 0;
+  std::uint64_t hellos_asked = 0;
   std::uint64_t hellos = 0;            // answered by a kvwire publisher
   std::uint64_t snapshots = 0;         // applied to their end
   std::uint64_t snapshots_failed = 0;  // attempts

@@ -300,6 +300,7 @@ void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
 void EventStream::StartHello(HelloPurpose purpose) {
   hello_purpose_ = purpose;
   next_check_.reset();
+  ++stats_.hellos_asked;
   hello_->Start(now_);
 }
 
