@@ -139,11 +139,11 @@ bool PublishQueue::HasRoom() const noexcept {
   return queued < (options_.max_batches + 1) / 2 && queued_bytes < (options_.max_bytes + 1) / 2;
 }
 
-// Numbers that were drawn and are not counted yet belong to a Push that is under way: then there are more of them than
-// expected, and the exchange fails. The counts are read before the look at the queue, so that an equal number means
-// that every batch that has one was finished or refused.
+// A number that was drawn and is not counted here belongs to a batch that is queued, or to a Push that is under way: then
+// there are more of them than expected, and the exchange fails.
 std::optional<SequenceNumber> PublishQueue::TakeNumber(std::optional<SequenceNumber> only) noexcept {
-  const std::uint64_t counted = pushed_batches_.value() + refused_full_.value() + numbers_taken_.value();
+  const std::uint64_t counted = sent_.value() + errors_.value() + dropped_closed_.value() + refused_full_.value() +
+                                numbers_taken_.value();
   if (front_ != nullptr || pushed_.value() != finished_.value()) return std::nullopt;
   SequenceNumber number = options_.first_number + counted;
   if (only && number != *only) return std::nullopt;

@@ -192,10 +192,10 @@ std::array<FrameLink*, 4> EventStream::links() const noexcept {
 
 void EventStream::UpdateStatus() {
   const bool asks = asking_ || (question_due_ && !Away());
-  keeper_.Note(taking_                                         ? StreamFact::kTakingSnapshot
-               : recover_to_                                   ? StreamFact::kReplaying
-               : asks && (interrupted_ || !tracker_.started()) ? StreamFact::kAsking
-                                                               : StreamFact::kResting);
+  keeper_.Note(taking_                                                                  ? StreamFact::kTakingSnapshot
+               : recover_to_                                                            ? StreamFact::kReplaying
+               : asks && (interrupted_ || !tracker_.started() || (asking_ && joining_)) ? StreamFact::kAsking
+                                                                                        : StreamFact::kResting);
   const StreamStatus status = keeper_.status();
   if (status == status_) return;
   status_ = status;

@@ -284,6 +284,7 @@ class EventStream {
 
   PeerCounts peers_;
   bool question_due_ = false;
+  bool joining_ = false;                   // the last question asked for all there is
   bool asking_ = false;                    // a question runs: by a hello, a replay or a snapshot
   std::optional<LastApplied> life_asked_;  // ... and whether its publisher is the one that sent this is still open
   bool interrupted_ = false;               // the connection ended, and nobody said yet that the life did not

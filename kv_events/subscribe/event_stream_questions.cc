@@ -199,6 +199,7 @@ bool EventStream::WorkOnQuestion(bool drained) {
 }
 
 void EventStream::Ask() {
+  joining_ = !tracker_.started();
   if (traits_.replay == ReplayForm::kState) {
     AskForState();
   } else if (hello_ && publisher_ != Publisher::kOther) {

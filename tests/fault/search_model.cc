@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "kv_events/subscribe/mirror.h"
 #include "kv_events/wire/encoder.h"
 #include "kv_events/wire/extensions.h"
 

@@ -19,9 +19,13 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from serve_process_test import KVWIRE, PROMPT, WATCHDOG, Server  # takes KVWIRE from the command line
+from serve_process_test import EVENTS, KVWIRE, PROMPT, WATCHDOG, Server  # takes KVWIRE from the command line
 
 CLEAN, VIOLATED, INCOMPLETE = 0, 1, 2
+
+
+# A loss stays one, and a life begins once.
+PLAIN = {**EVENTS, "kvwire": {**EVENTS["kvwire"], "overflow": "drop", "snapshot": "off", "restart_guard_s": 0}}
 
 
 class DevServer(Server):
@@ -317,7 +321,7 @@ class AgainstTest(unittest.TestCase):
 
     def test_overflow(self):
         """a burnt number is a gap, and then the engine holds what the stream never said"""
-        with DevServer() as server, Tap(server) as tap:
+        with DevServer(events=PLAIN) as server, Tap(server) as tap:
             server.complete()
             burnt = server.next_batch()
             server.break_it({"faults": [{"kind": "overflow", "at": burnt}]})
@@ -333,6 +337,22 @@ class AgainstTest(unittest.TestCase):
             self.assertEqual({violation["rule"] for violation in tap.of("violation")}, {"agreement"})
             self.assertTrue(any(f"message {burnt} not received" in gap for gap in tap.of("gap")), tap.of("gap"))
             self.assertIn(f"first difference: the engine holds {lost[0]}, the stream does not", self.explanations(tap)[0])
+
+    def test_resync(self):
+        """after a burnt number the stream begins again, and says what the engine holds"""
+        with DevServer() as server, Tap(server) as tap:
+            server.complete()
+            burnt = server.next_batch()
+            server.break_it({"faults": [{"kind": "overflow", "at": burnt}]})
+            server.complete("x" * 70)
+            server.complete("y" * 70)
+            state = server.state()
+            tap.wait_for_all(state)
+            code, summary = tap.end()
+            self.assertEqual((code, summary["verdict"]), (INCOMPLETE, "incomplete"))  # what was lost was not seen
+            self.assertEqual((summary["gaps"], summary["missing"]), (1, 1))
+            self.assertEqual(summary["digest"], state["digest"])
+            self.assertEqual(tap.of("violation"), [])
 
     def test_overflow_and_reset(self):
         """after AllBlocksCleared the stream says what the engine holds again"""
@@ -351,7 +371,8 @@ class AgainstTest(unittest.TestCase):
 
     def test_overflow_of_the_last_batch(self):
         """a burnt number behind which nothing came leaves the verdict incomplete, whatever agreed before"""
-        with DevServer() as server, CountingProxy(server) as proxy, Tap(server, port=proxy.server_address[1]) as tap:
+        with (DevServer(events=PLAIN) as server, CountingProxy(server) as proxy,
+              Tap(server, port=proxy.server_address[1]) as tap):
             server.complete()
             tap.wait_for_all(server.state())
             proxy.wait_for_comparison()
@@ -391,7 +412,8 @@ class AgainstTest(unittest.TestCase):
                                         {"kind": "reset", "probability": 0.15}]}
         runs = []
         for _ in range(2):
-            with tempfile.TemporaryDirectory() as folder, DevServer("--num-blocks", "20", "--faults", json.dumps(faults)) as server:
+            with tempfile.TemporaryDirectory() as folder, DevServer("--num-blocks", "20", "--faults", json.dumps(faults),
+                                                                         events=PLAIN) as server:
                 path = os.path.join(folder, "recording")
                 with Tap(server, "--record", path) as tap:
                     for n in range(20):

@@ -25,6 +25,7 @@ inline engine::InstanceConfig SmallEngine(std::uint32_t ranks = 1) {
   config.events.endpoint = "tcp://" + OwnLoopback() + ":0";
   config.events.replay_endpoint = "tcp://" + OwnLoopback() + ":0";
   config.events.kvwire.mode = SocketMode::kBind;
+  config.events.kvwire.restart_guard_s = 0;  // consumers join late here, and nothing is to be announced again
   return config;
 }
 

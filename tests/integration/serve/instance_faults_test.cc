@@ -181,7 +181,9 @@ TEST_CASE("a dropped message is healed by the replay") {
 }
 
 TEST_CASE("an overflow is a gap that no replay closes") {
-  Bench bench;
+  InstanceConfig config = SmallEngine();
+  config.events.kvwire.overflow = Overflow::kDrop;
+  Bench bench(std::move(config));
   bench.Batches(1);
   const auto consumer = bench.Join();
   bench.Script(R"({"faults":[{"kind":"overflow","at":3}]})");
@@ -257,7 +259,9 @@ TEST_CASE("what is delayed when the engine ends leaves before its sockets close"
 }
 
 TEST_CASE("faults go to the rank that was asked for, or to all, and end with an empty script") {
-  Bench bench(SmallEngine(2));
+  InstanceConfig config = SmallEngine(2);
+  config.events.kvwire.overflow = Overflow::kDrop;
+  Bench bench(std::move(config));
   bench.Script(R"({"faults":[{"kind":"overflow","every":1}]})", 1);
   bench.Batches(2, 0);
   bench.Batches(2, 1);

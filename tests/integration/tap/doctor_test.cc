@@ -169,11 +169,11 @@ TEST_CASE("doctor sees a clock that is wrong, and ranks that mix") {
 
 TEST_CASE("doctor refuses what is no address, and names it") {
   for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
-           {"doctor", "tcp://*:5557"}, {"doctor", "nonsense"}, {"doctor", "tcp://a:1", "--replay-endpoint", "b"}}) {
+           {"doctor", "tcp://*:5557"}, {"doctor", "nonsense"}, {"doctor", "ipc:///a", "--replay-endpoint", "b"}}) {
     CHECK(ChildProcess(KVWIRE_BINARY, flags).Wait() == 4);
   }
   CHECK(ChildProcess(KVWIRE_BINARY, {"doctor"}).Wait() == 106);
-  CHECK(ChildProcess(KVWIRE_BINARY, {"doctor", "tcp://a:1", "--wait", "x"}).Wait() == 105);
+  CHECK(ChildProcess(KVWIRE_BINARY, {"doctor", "ipc:///a", "--wait", "x"}).Wait() == 105);
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ class ReplayTrace(unittest.TestCase):
                 (["--host-blocks", "8", "--vllm-exact"], "--host-blocks is 8; allowed: 0, as --vllm-exact is given"),
                 (["--disk-blocks", "8", "--disk-dir", directory, "--vllm-exact"],
                  "--disk-blocks is 8; allowed: 0, as --vllm-exact is given"),
-                (["--disk-blocks", "8", "--disk-dir", directory], 'it holds "mine", which is not a file of blocks'),
+                (["--disk-blocks", "8", "--disk-dir", directory], 'it holds "mine", which is no regular file of blocks'),
                 (["--disk-blocks", "8", "--disk-dir", f"{directory}/mine"], f'disk_dir is "{directory}/mine": it cannot be ')):
             with self.subTest(flags=flags):
                 run = replay(*flags)

@@ -45,7 +45,10 @@ std::string DocumentedHex(std::size_t n) {
   std::istringstream lines(ReadGolden("../../docs/protocol.md"));
   std::string hex;
   std::size_t fences = 0;
+  bool begun = false;
   for (std::string line; std::getline(lines, line);) {
+    begun = begun || line == "## Worked examples";
+    if (!begun) continue;
     if (line.rfind("```", 0) == 0) {
       ++fences;
       continue;
