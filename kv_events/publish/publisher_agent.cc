@@ -217,13 +217,13 @@ std::size_t PublisherAgent::SendHeartbeat() {
   return 1;
 }
 
-// A batch leaves the queue; without a payload it is lost. After a loss what was before the next beginning is of no use.
+// A batch leaves the queue; without a payload it is lost. After a loss what was before the resync is of no use.
 void PublisherAgent::Note(QueuedBatch* queued, SharedBytes payload) {
   const SequenceNumber number = queued->number;
   broken_ = broken_ || number != next_ || !payload;
   next_ = number + 1;
   published_ = true;
-  if (payload && broken_ && BeginsWithClear(queued->batch)) {
+  if (payload && broken_ && options_.overflow == Overflow::kResync && BeginsWithClear(queued->batch)) {
     buffer_.Clear();
     broken_ = false;
   }

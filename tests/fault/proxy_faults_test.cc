@@ -165,7 +165,7 @@ TEST_CASE("J5: delays on the way change nothing") {
   tap.CheckHonest(engine.state());
 }
 
-TEST_CASE("C19: a consumer that comes after the engine has published everything gets it, or says that it has not") {
+TEST_CASE("C19: a consumer that comes after the engine has published everything gets it") {
   for (const Replay replay : {Replay::kOn, Replay::kOff}) {
     CAPTURE(replay);
     const TempDir dir;
@@ -173,7 +173,8 @@ TEST_CASE("C19: a consumer that comes after the engine has published everything 
     TraceEngine engine(&front, dir);
     engine.Finish();
     FrontTap tap(front, dir, replay, "1");
-    CHECK(tap.End() == (replay == Replay::kOn ? FrontTap::kClean : FrontTap::kSilent));
+    // Without a replay by the stream itself, which begins again for a new subscription.
+    CHECK(tap.End() == FrontTap::kClean);
     tap.CheckHonest(engine.state());
   }
 }
