@@ -302,7 +302,7 @@ class AgainstTest(unittest.TestCase):
 
     def test_another_engine(self):
         """a stream that is another engine's violates the rule of agreement"""
-        with DevServer("-dp", "2") as server, Tap(server, against_rank=1) as tap:
+        with DevServer("-dp", "2", events=PLAIN) as server, Tap(server, against_rank=1) as tap:
             server.complete_at(0, PROMPT)
             server.complete_at(1, "not " + PROMPT)
             tap.wait_for("violation")
@@ -342,6 +342,7 @@ class AgainstTest(unittest.TestCase):
         """after a burnt number the stream begins again, and says what the engine holds"""
         with DevServer() as server, Tap(server) as tap:
             server.complete()
+            tap.wait_for_all(server.state())
             burnt = server.next_batch()
             server.break_it({"faults": [{"kind": "overflow", "at": burnt}]})
             server.complete("x" * 70)
