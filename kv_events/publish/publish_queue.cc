@@ -139,11 +139,11 @@ bool PublishQueue::HasRoom() const noexcept {
   return queued < (options_.max_batches + 1) / 2 && queued_bytes < (options_.max_bytes + 1) / 2;
 }
 
-// A number that was drawn and is not counted here belongs to a batch that is queued, or to a Push that is under way: then
-// there are more of them than expected, and the exchange fails.
+// A number that was drawn and is not counted here belongs to a batch that is queued, or to a Push that is under way:
+// then there are more of them than expected, and the exchange fails.
 std::optional<SequenceNumber> PublishQueue::TakeNumber(std::optional<SequenceNumber> only) noexcept {
-  const std::uint64_t counted = sent_.value() + errors_.value() + dropped_closed_.value() + refused_full_.value() +
-                                numbers_taken_.value();
+  const std::uint64_t counted =
+      sent_.value() + errors_.value() + dropped_closed_.value() + refused_full_.value() + numbers_taken_.value();
   if (front_ != nullptr || pushed_.value() != finished_.value()) return std::nullopt;
   SequenceNumber number = options_.first_number + counted;
   if (only && number != *only) return std::nullopt;
