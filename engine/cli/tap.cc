@@ -67,6 +67,7 @@ void AddOptions(CLI::App& command, TapOptions& options) {
       command, "--first-seq", 0, {0, kEndOfReplay - 1},
       [&options](std::uint64_t number) { options.first_seq = number; }, "Number of a publisher's first message");
   std::vector<std::string> dialects;
+  dialects.reserve(kDialects.size());
   for (const DialectTraits& traits : kDialects) dialects.emplace_back(traits.name);
   command.add_option("--dialect", options.dialect, "Whose stream it is")
       ->check(CLI::IsMember(dialects))

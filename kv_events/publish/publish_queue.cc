@@ -177,7 +177,7 @@ void PublishQueue::Finish(Outcome outcome) noexcept {
   } else {
     delete slot;
   }
-  Counter* counter = &sent_;
+  Counter* counter = nullptr;
   switch (outcome) {
     case Outcome::kSent:
       counter = chunk ? &finished_chunks_ : &sent_;

@@ -367,7 +367,12 @@ void EventStream::TakeReplayed(const InFrames& frames) {
   if (life_asked_ && !TellLife(*message)) return;
   if (message->sequence < tracker_.next()) return;
   if (message->sequence > tracker_.next()) {
-    // The answer is in order: what it left out will never come, whoever asks again.
+    // What an answer leaves out at its beginning is gone. In the middle it is gone if the publisher is kvwire; others
+    // drop what a slow reader has no room for.
+    if (!replay_->at_first() && publisher_ != Publisher::kKvwire) {
+      replay_->Resume(tracker_.next(), now_);
+      return;
+    }
     const SequenceNumber before = message->sequence - 1;
     GiveUp(recover_to_ ? std::min(before, *recover_to_) : before, GapReason::kNotInReplay);
   }

@@ -35,8 +35,9 @@ void EventStream::BeginSnapshot() {
 // One step; false when there is nothing to do.
 bool EventStream::WorkOnSnapshot() {
   if (!taking_) {
+    if (!snapshot_wanted_ || now_ < snapshot_at_) return false;
     const bool free = !asking_ && !recover_to_ && !replay_->active() && !interrupted_ && !Away();
-    if (!snapshot_wanted_ || !free || now_ < snapshot_at_) return false;
+    if (!free) return false;
     BeginSnapshot();
   }
   if (!taking_->asked) {

@@ -22,8 +22,14 @@ void ReplayClient::Stop() noexcept {
   ask_.Stop();
 }
 
+void ReplayClient::Resume(SequenceNumber start, MonotonicNanos now) {
+  --attempt_;
+  Open(start, now);
+}
+
 void ReplayClient::Open(SequenceNumber start, MonotonicNanos now) {
   ++attempt_;
+  messages_ = 0;
   ++total_attempts_;
   const SequenceFrame frame = EncodeSequence(start);
   ask_.Start({frame.begin(), frame.end()}, limits_.attempt_idle, now);
@@ -60,6 +66,7 @@ ReplayClient::Outcome ReplayClient::Poll(SequenceNumber resume, MonotonicNanos n
     Stop();
     return Outcome::kEnd;
   }
+  ++messages_;
   *frames = *std::move(received);
   // An answer that trickles for ever is no answer.
   if (now >= give_up_at_) {

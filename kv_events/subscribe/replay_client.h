@@ -33,6 +33,9 @@ class ReplayClient {
   // Begins to ask from `start`, once the place is entered: Poll sends the request, and time counts from then on.
   void Start(SequenceNumber start);
 
+  // Asks anew from `start`, within the time that is left. REQUIRES: active().
+  void Resume(SequenceNumber start, MonotonicNanos now);
+
   // Drops the request, if there is one.
   void Stop() noexcept;
 
@@ -48,6 +51,8 @@ class ReplayClient {
   Outcome Poll(SequenceNumber resume, MonotonicNanos now, InFrames* frames);
 
   bool active() const noexcept { return active_; }
+  // Whether the last message was the first of its answer.
+  bool at_first() const noexcept { return messages_ == 1; }
   std::uint64_t attempts() const noexcept { return total_attempts_; }
   std::uint64_t malformed() const noexcept { return malformed_; }
   // Whether any link was ever connected, as far as the links tell (FrameLink::peers), or brought anything.
@@ -67,6 +72,7 @@ class ReplayClient {
   bool opened_ = false;
   SequenceNumber start_ = 0;
   int attempt_ = 0;
+  std::uint64_t messages_ = 0;  // of the present answer
   MonotonicNanos give_up_at_ = 0;
   std::uint64_t total_attempts_ = 0;
   std::uint64_t malformed_ = 0;
