@@ -75,6 +75,15 @@ struct EventStreamStats {
   friend bool operator==(const EventStreamStats&, const EventStreamStats&) = default;
 };
 
+// A snapshot that an EventStream takes.
+struct SnapshotTaking {
+  bool asked = false;                        // else its turn has not come
+  bool begun = false;                        // a chunk was applied: from then on no number may be missing
+  bool broken = false;                       // ... and one is
+  std::optional<SnapshotPiece> piece;        // waits for the live messages before it
+  std::optional<MonotonicNanos> hole_since;  // those are missing, and nothing says yet that they are lost
+};
+
 // The receiving end of one publisher's stream: an agent over a SUB and, for replays, a DEALER. It applies every number
 // once and in order, closes gaps by replay while live messages wait, and says what it could not close. A subscriber
 // that comes late (first number above first_sequence) asks for everything before. A number below an earlier live one,
@@ -163,14 +172,6 @@ class EventStream {
   enum class Publisher : std::uint8_t { kUnknown, kKvwire, kOther };
   enum class HelloPurpose : std::uint8_t { kQuestion, kCheck };
 
-  // A snapshot under way.
-  struct Taking {
-    bool asked = false;                        // else its turn has not come
-    bool begun = false;                        // a chunk was applied: from then on no number may be missing
-    bool broken = false;                       // ... and one is
-    std::optional<SnapshotPiece> piece;        // waits for the live messages before it
-    std::optional<MonotonicNanos> hole_since;  // those are missing, and nothing says yet that they are lost
-  };
   // What a hello said of a number that is not reached yet.
   struct Tail {
     SequenceNumber next = 0;
@@ -305,7 +306,7 @@ class EventStream {
   std::optional<Tail> tail_;
   std::optional<DigestAt> digest_due_;
 
-  std::optional<Taking> taking_;
+  std::optional<SnapshotTaking> taking_;
   bool snapshot_wanted_ = false;
   int snapshot_attempts_ = 0;
   MonotonicNanos snapshot_at_ = 0;  // not earlier

@@ -79,8 +79,8 @@ void Mirror::ReportChanges() {
   // The first touch of a block knows what was before.
   const auto place = [](const Touched& touched) { return std::tie(touched.shelf, touched.low64); };
   std::ranges::stable_sort(touched_, {}, place);
-  const auto repeated = std::ranges::unique(touched_, {}, place);
-  touched_.erase(repeated.begin(), repeated.end());
+  const auto same = [place](const Touched& a, const Touched& b) { return place(a) == place(b); };
+  touched_.erase(std::unique(touched_.begin(), touched_.end(), same), touched_.end());
   MirrorChanges changes;
   changes.next = next_;
   for (const Touched& touched : touched_) {

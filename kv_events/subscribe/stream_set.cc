@@ -153,6 +153,7 @@ std::vector<StreamSet::Ended> StreamSet::RemoveAll() {
     places.swap(places_);
   }
   std::vector<Ended> ended;
+  ended.reserve(places.size());
   for (const auto& [name, place] : places) ended.push_back(End(place));
   return ended;
 }
