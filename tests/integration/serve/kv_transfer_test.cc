@@ -366,14 +366,14 @@ TEST_CASE("P26: blocks that nobody fetches are given back") {
     const ServerBench prefill(config);
     Prefill(prefill);
     CHECK(prefill.Post("/sleep", nullptr)->status == 200);
-    CHECK(prefill.Metric("kvwire_kv_transfer_blocks_held") == 0);
+    Await(prefill, "kvwire_kv_transfer_blocks_held", 0);
   }
   SUBCASE("at a reset that may preempt; another one is refused") {
     const ServerBench prefill(config);
     Prefill(prefill);
     CHECK(prefill.Post("/reset_prefix_cache", nullptr)->status == 409);
     CHECK(prefill.Post("/reset_prefix_cache?reset_running_requests=true", nullptr)->status == 200);
-    CHECK(prefill.Metric("kvwire_kv_transfer_blocks_held") == 0);
+    Await(prefill, "kvwire_kv_transfer_blocks_held", 0);
   }
   SUBCASE("when the decode engine's client leaves before its request begins") {
     const ServerBench prefill(config);
