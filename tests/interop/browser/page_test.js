@@ -16,7 +16,7 @@ const kRanks = 2;
 const kFlags = ['serve', 'kvwire-sim', '--port', '0', '--dev', '--num-blocks', String(kNumBlocks), '--data-parallel-size', String(kRanks),
                 '--decode-us-per-request', '10000', '--kv-events-config', JSON.stringify({
                   enable_kv_cache_events: true, endpoint: 'tcp://127.0.0.1:0', replay_endpoint: 'tcp://127.0.0.1:0', topic: 'kv-events',
-                  kvwire: {mode: 'bind'}})];
+                  kvwire: {mode: 'bind', overflow: 'drop', restart_guard_s: 0}})];  // a batch is where a request makes one
 const kBrowserArgs = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
                       '--disable-component-update', '--disable-sync', '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1'];
 
