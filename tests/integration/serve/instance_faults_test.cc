@@ -39,7 +39,9 @@ constexpr std::chrono::seconds kLong(20);
 // What a consumer notices of a stream.
 class Notes final : public StreamSink {
  public:
-  Notes() : checker({Removals::kExact, 20, std::nullopt}, [this](const Violation& violation) { violations.push_back(violation); }) {}
+  Notes()
+      : checker({Removals::kExact, 20, std::nullopt},
+                [this](const Violation& violation) { violations.push_back(violation); }) {}
 
   void OnBatch(const StreamMessage& message, const DecodedBatch& batch) override {
     numbers.push_back(message.sequence);
