@@ -12,8 +12,7 @@ namespace kvwire {
 // Invariants.
 // * A slot is in exactly one place: the forward ring, front_, the backward ring, the free list, or a function's hands.
 // * Each counter has one writer, and a batch is counted once on either side (a chunk on counters of its own), so
-// submitted (pushed and refused) equals
-//   what was finished and refused plus what is queued, whoever looks, whenever.
+//   submitted (pushed and refused) equals what was finished and refused plus what is queued, whoever looks, whenever.
 // * pushed_ is written after the forward ring and read before it, given_back_ likewise for the backward ring: they, not
 //   the rings, order the accesses to the slots.
 
@@ -71,11 +70,19 @@ bool PublishQueue::Fits(std::size_t bytes) const noexcept {
   return queued < options_.max_batches && bytes <= options_.max_bytes && queued_bytes <= options_.max_bytes - bytes;
 }
 
-// False: the ring holds all that the bounds admit; the slot is still the caller's.
-bool PublishQueue::Enqueue(QueuedBatch* slot, std::size_t bytes) noexcept {
+// Queues the slot with the content of *batch, and counts it in *pushed. False: the ring holds all that the bounds
+// admit; the content is still *batch's, and the slot is free.
+bool PublishQueue::Enqueue(QueuedBatch* slot, KVEventBatch* batch, std::size_t bytes, Counter* pushed) noexcept {
   slot->bytes = bytes;
-  if (!rings_->forward.try_enqueue(slot)) return false;
+  std::swap(slot->batch, *batch);
+  if (!rings_->forward.try_enqueue(slot)) {
+    std::swap(slot->batch, *batch);
+    slot->next_free = std::exchange(free_, slot);
+    return false;
+  }
   pushed_bytes_.Add(bytes);
+  pushed->Add(1);
+  pushed_.Add(1);
   return true;
 }
 
@@ -97,15 +104,7 @@ PublishResult PublishQueue::Push(KVEventBatch* batch) noexcept {
   if (slot == nullptr) return Refuse(batch);
   slot->kind = QueuedBatch::Kind::kBatch;
   slot->number = number;
-  std::swap(slot->batch, *batch);
-  if (!Enqueue(slot, bytes)) {
-    std::swap(slot->batch, *batch);
-    slot->next_free = std::exchange(free_, slot);
-    return Refuse(batch);
-  }
-  pushed_batches_.Add(1);
-  pushed_.Add(1);
-  return PublishResult::kAccepted;
+  return Enqueue(slot, batch, bytes, &pushed_batches_) ? PublishResult::kAccepted : Refuse(batch);
 }
 
 PublishResult PublishQueue::PushChunk(StateChunk* chunk) noexcept {
@@ -121,16 +120,9 @@ PublishResult PublishQueue::PushChunk(StateChunk* chunk) noexcept {
   slot->first = chunk->first;
   slot->last = chunk->last;
   slot->number = next_number_.load(std::memory_order_acquire);
-  std::swap(slot->batch, chunk->blocks);
-  if (!Enqueue(slot, bytes)) {
-    std::swap(slot->batch, chunk->blocks);
-    slot->next_free = std::exchange(free_, slot);
-    refused_chunks_.Add(1);
-    return PublishResult::kDroppedQueueFull;
-  }
-  pushed_chunks_.Add(1);
-  pushed_.Add(1);
-  return PublishResult::kAccepted;
+  if (Enqueue(slot, &chunk->blocks, bytes, &pushed_chunks_)) return PublishResult::kAccepted;
+  refused_chunks_.Add(1);
+  return PublishResult::kDroppedQueueFull;
 }
 
 bool PublishQueue::HasRoom() const noexcept {

@@ -104,7 +104,7 @@ class PublishQueue {
   QueuedBatch* TakeSlot() noexcept;
   QueuedBatch* NewSlot() noexcept;
   bool Fits(std::size_t bytes) const noexcept;
-  bool Enqueue(QueuedBatch* slot, std::size_t bytes) noexcept;
+  bool Enqueue(QueuedBatch* slot, KVEventBatch* batch, std::size_t bytes, Counter* pushed) noexcept;
   PublishResult Refuse(KVEventBatch* batch) noexcept;
 
   // Constant after construction.
