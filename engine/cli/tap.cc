@@ -43,8 +43,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook(20);
 constexpr MonotonicNanos kEngineLimit = 5'000'000'000;
-constexpr MonotonicNanos kAskLimit = 30'000'000'000;
-constexpr MonotonicNanos kAskLimitWhenStopped = 1'000'000'000;
 
 void AddOptions(CLI::App& command, TapOptions& options) {
   AddStreamOptions(command, &options.streams);
@@ -285,27 +283,19 @@ void Watch(const TapOptions& options, Tap& tap) {
   if (messages > 0) AskWhetherThatIsAll(tap);
 }
 
-Status ServeMetrics(const TapOptions& options, Tap* tap) {
-  if (options.metrics.empty()) return {};
-  auto server = MetricsServer::Create(
-      options.metrics, [board = tap->board.get()] { return std::vector<StreamFigures>{board->figures()}; });
-  if (!server) return tl::unexpected<Error>(server.error());
-  tap->metrics = *std::move(server);
-  Print(options.output.json ? JsonLine({{"metrics", tap->metrics->url()}})
-                            : fmt::format("metrics on {}\n", tap->metrics->url()));
-  return {};
-}
-
 int RunTapOne(const TapOptions& options, const OneEndpoint& one) {
   Result<Tap> tap = Open(options, one);
   if (!tap) {
     PrintError("tap", tap.error().message);
     return kTapFailed;
   }
-  if (const Status serving = ServeMetrics(options, &*tap); !serving) {
-    PrintError("tap", serving.error().message);
+  auto metrics =
+      ServeTapMetrics(options, [board = tap->board.get()] { return std::vector<StreamFigures>{board->figures()}; });
+  if (!metrics) {
+    PrintError("tap", metrics.error().message);
     return kTapFailed;
   }
+  tap->metrics = *std::move(metrics);
   tap->sink->Listening(tap->endpoint, one.replay_endpoint);
   Watch(options, *tap);
   AskEngineAtLast(*tap);

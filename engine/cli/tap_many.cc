@@ -32,8 +32,6 @@ namespace kvwire::engine {
 namespace {
 
 constexpr std::chrono::milliseconds kLook(50);
-constexpr MonotonicNanos kAskLimit = 30'000'000'000;
-constexpr MonotonicNanos kAskLimitWhenStopped = 1'000'000'000;
 
 // What the streams ended with, those that left before the end included.
 // Threads: any.
@@ -175,6 +173,15 @@ void PrintOverall(const TapOptions& options, const Endings& endings) {
 
 }  // namespace
 
+Result<std::unique_ptr<MetricsServer>> ServeTapMetrics(const TapOptions& options, MetricsServer::Figures figures) {
+  if (options.metrics.empty()) return std::unique_ptr<MetricsServer>();
+  auto server = MetricsServer::Create(options.metrics, std::move(figures));
+  if (!server) return server;
+  const std::string url = (*server)->url();
+  Print(options.output.json ? JsonLine({{"metrics", url}}) : fmt::format("metrics on {}\n", url));
+  return server;
+}
+
 int RunTapMany(const TapOptions& options) {
   if (const Status flags = CheckFlags(options); !flags) return Fail(flags.error());
   auto sources = MakeSources(options.streams);
@@ -182,14 +189,8 @@ int RunTapMany(const TapOptions& options) {
   RaiseDescriptorLimit();
   Endings endings;
   StreamSet set(SetOptions(options));
-  std::unique_ptr<MetricsServer> metrics;
-  if (!options.metrics.empty()) {
-    auto server = MetricsServer::Create(options.metrics, [&set] { return set.Snapshot(); });
-    if (!server) return Fail(server.error());
-    metrics = *std::move(server);
-    Print(options.output.json ? JsonLine({{"metrics", metrics->url()}})
-                              : fmt::format("metrics on {}\n", metrics->url()));
-  }
+  auto metrics = ServeTapMetrics(options, [&set] { return set.Snapshot(); });
+  if (!metrics) return Fail(metrics.error());
   StreamRoster::Options roster_options;
   roster_options.set = &set;
   roster_options.topic = options.streams.topic;
@@ -199,7 +200,7 @@ int RunTapMany(const TapOptions& options) {
   if (const Status started = roster.Start(); !started) return Fail(started.error());
   Watch(options, &set);
   roster.Stop();
-  metrics.reset();
+  metrics->reset();
   for (const StreamSet::Ended& ended : set.RemoveAll()) endings.Take(ended);
   PrintOverall(options, endings);
   if (const Status written = endings.written(); !written) return Fail(written.error());

@@ -7,6 +7,7 @@
 
 #include "engine/cli/stream_options.h"
 #include "engine/cli/tap_sink.h"
+#include "kv_events/clock.h"
 #include "kv_events/subscribe/dialect.h"
 #include "kv_events/wire/frames.h"
 
@@ -26,6 +27,10 @@ struct TapOptions {
   std::string metrics;  // address; empty: none
   TapOutput output;
 };
+
+// How long publishers are asked at the end whether what came is all.
+inline constexpr MonotonicNanos kAskLimit = 30'000'000'000;
+inline constexpr MonotonicNanos kAskLimitWhenStopped = 1'000'000'000;
 
 // Verdicts take 0 to 3.
 inline constexpr int kTapFailed = 4;
