@@ -15,7 +15,7 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
-#include "tests/integration/tap/child_process.h"
+#include "tests/support/child_process.h"
 #include "tests/integration/tap/temp_dir.h"
 #include "tests/support/tcp_proxy.h"
 

@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
-#include "tests/integration/tap/child_process.h"
+#include "tests/support/child_process.h"
 #include "tests/integration/tap/temp_dir.h"
 
 namespace kvwire::test {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "kv_events/clock.h"
-#include "tests/integration/tap/child_process.h"
+#include "tests/support/child_process.h"
 #include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
 

@@ -15,7 +15,7 @@
 #include "kv_events/publish/factory.h"
 #include "kv_events/subscribe/held_blocks.h"
 #include "kv_events/wire/frames.h"
-#include "tests/integration/tap/child_process.h"
+#include "tests/support/child_process.h"
 
 namespace kvwire::test {
 

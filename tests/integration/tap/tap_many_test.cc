@@ -13,7 +13,7 @@
 #include <signal.h>
 
 #include "engine/http/http_call.h"
-#include "tests/integration/tap/child_process.h"
+#include "tests/support/child_process.h"
 #include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
 

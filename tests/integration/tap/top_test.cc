@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/integration/tap/child_process.h"
+#include "tests/support/child_process.h"
 #include "tests/integration/tap/live_source.h"
 
 namespace kvwire::test {

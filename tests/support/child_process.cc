@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/integration/tap/child_process.h"
+#include "tests/support/child_process.h"
 
 #include <chrono>
 
