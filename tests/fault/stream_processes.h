@@ -15,8 +15,8 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
-#include "tests/support/child_process.h"
 #include "tests/integration/tap/temp_dir.h"
+#include "tests/support/child_process.h"
 #include "tests/support/tcp_proxy.h"
 
 namespace kvwire::test {

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "kv_events/clock.h"
-#include "tests/support/child_process.h"
 #include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
+#include "tests/support/child_process.h"
 
 namespace kvwire::test {
 namespace {

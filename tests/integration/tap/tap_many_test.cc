@@ -13,9 +13,9 @@
 #include <signal.h>
 
 #include "engine/http/http_call.h"
-#include "tests/support/child_process.h"
 #include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
+#include "tests/support/child_process.h"
 
 namespace kvwire::test {
 namespace {

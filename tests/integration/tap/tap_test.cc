@@ -22,9 +22,9 @@
 #include "kv_events/transport/zmq_link.h"
 #include "kv_events/wire/encoder.h"
 #include "kv_events/wire/frames.h"
-#include "tests/support/child_process.h"
 #include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
+#include "tests/support/child_process.h"
 
 namespace kvwire::test {
 namespace {

@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/child_process.h"
 #include "tests/integration/tap/live_source.h"
+#include "tests/support/child_process.h"
 
 namespace kvwire::test {
 namespace {
