@@ -248,6 +248,13 @@ ThreadCalls CallCounter::Stop() {
   return calls;
 }
 
+void ThreadCalls::Add(const ThreadCalls& more) {
+  locks += more.locks;
+  allocations += more.allocations;
+  for (const auto& [number, times] : more.system_calls) system_calls[number] += times;
+  for (const auto& [number, times] : more.allocator_calls) allocator_calls[number] += times;
+}
+
 std::string ThreadCalls::ToString() const {
   std::string text = fmt::format("{} locks, {} allocations", locks, allocations);
   for (const auto& [number, times] : system_calls) text += fmt::format(", system call {} x{}", number, times);

@@ -34,6 +34,7 @@ struct ThreadCalls {
   ByNumber system_calls;
   ByNumber allocator_calls;  // system calls within new and delete: the heap grew or shrank, or two threads met in it
 
+  void Add(const ThreadCalls& more);
   // One line.
   std::string ToString() const;
 };
