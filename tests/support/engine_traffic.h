@@ -76,9 +76,9 @@ class EngineTraffic {
     }
   }
 
-  // All that waits of the state.
-  void FinishStateWork() {
-    while (scheduler_->HasStateWork()) scheduler_->DoStateWork();
+  // What waits of the state and can be done.
+  void DoStateWork() {
+    while (scheduler_->HasStateWork() && !scheduler_->StateWorkWaits()) scheduler_->DoStateWork();
   }
 
   scheduler::Scheduler& scheduler() { return *scheduler_; }

@@ -58,6 +58,7 @@ class NotingPublisher final : public EventPublisher {
     return publisher_->Publish(std::move(batch));
   }
   PublishResult PublishChunk(StateChunk&& chunk) noexcept override {
+    ++chunks_;
     return publisher_->PublishChunk(std::move(chunk));
   }
   KVEventBatch TakeSpare() noexcept override { return publisher_->TakeSpare(); }
@@ -69,9 +70,12 @@ class NotingPublisher final : public EventPublisher {
   void Close(std::chrono::milliseconds deadline) noexcept override { publisher_->Close(deadline); }
   PublisherStats stats() const noexcept override { return publisher_->stats(); }
 
+  std::uint64_t chunks() const noexcept { return chunks_; }  // calls of PublishChunk
+
  private:
   EventPublisher* const publisher_;
   DigestLog* const log_;
+  std::uint64_t chunks_ = 0;
 };
 
 // A mirror that is compared with the publisher's word after every number while it is synchronised, and after a
