@@ -241,7 +241,7 @@ TEST_CASE("A1: Step path: 1,000 overflows, resyncs and snapshots put no lock and
   // a snapshot need the step thread for it.
   consumers.Expect(log.size(), traffic.scheduler().digest().entries());
   while (!consumers.equal()) {
-    traffic.DoStateWork();
+    traffic.scheduler().DoStateWork();
     bench.publisher->Wake();
     std::this_thread::yield();
   }

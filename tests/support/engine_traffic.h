@@ -76,11 +76,6 @@ class EngineTraffic {
     }
   }
 
-  // What waits of the state and can be done.
-  void DoStateWork() {
-    while (scheduler_->HasStateWork() && !scheduler_->StateWorkWaits()) scheduler_->DoStateWork();
-  }
-
   scheduler::Scheduler& scheduler() { return *scheduler_; }
 
  private:
