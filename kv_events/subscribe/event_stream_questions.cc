@@ -428,11 +428,17 @@ bool EventStream::FollowTail() {
   return true;
 }
 
-// Compares the digest of a hello once the batch before it was applied.
+// Compares the digest of a hello once the batch before it was applied. A stream that has passed that batch already has
+// to do without the answer, and what is missing comes as a snapshot.
 void EventStream::CompareDigest() {
   if (!digest_due_ || digest_due_->next > tracker_.next()) return;
   const DigestAt due = *std::exchange(digest_due_, std::nullopt);
-  if (due.next == tracker_.next() && tracker_.started() && !taking_ && !interrupted_) JudgeDigest(due.entries);
+  if (!tracker_.started() || taking_ || interrupted_) return;
+  if (due.next == tracker_.next()) {
+    JudgeDigest(due.entries);
+  } else if (!keeper_.whole()) {
+    WantSnapshot();
+  }
 }
 
 void EventStream::JudgeDigest(const DigestEntries& theirs) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/state_publisher.h"
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,36 +9,12 @@
 #include <variant>
 #include <vector>
 
-#include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <pthread.h>
 
-#include "tests/support/allocation_counter.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/thread_calls.h"
 #include "tests/unit/kv_events/announced_state_suite.h"
 #include "tests/unit/kv_events/event_builders.h"
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define KVWIRE_COUNTS_LOCKS 0
-#else
-#define KVWIRE_COUNTS_LOCKS 1
-#endif
-
-namespace {
-
-std::atomic<std::uint64_t> locks{0};
-
-}  // namespace
-
-#if KVWIRE_COUNTS_LOCKS
-// Every mutex of the program, counted.
-extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
-  using Lock = int (*)(pthread_mutex_t*);
-  static const auto real = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
-  locks.fetch_add(1, std::memory_order_relaxed);
-  return real(mutex);
-}
-#endif
 
 namespace kvwire {
 namespace {
@@ -563,11 +538,11 @@ TEST_CASE("A1: neither lock nor allocation is on the step thread's way, at rest 
     }
   };
   run(1000);
-  const std::size_t allocations = test::AllocationCount();
-  const std::uint64_t locked = locks.load();
+  test::CallCounter counter;
   run(1000);
-  CHECK(test::AllocationCount() == allocations);
-  CHECK(locks.load() == locked);
+  const test::ThreadCalls calls = counter.Stop();
+  CHECK(calls.allocations == 0);
+  CHECK(calls.locks == 0);
   CHECK(stream.stats().resyncs > 10);
   CHECK(stream.stats().walks > 10);
 }

@@ -119,6 +119,21 @@ TEST_CASE("C10: a gap that the replay closes takes no snapshot; one that it does
   CHECK(rig.stream->status() == kSynchronised);
 }
 
+TEST_CASE("C9: a late subscriber whose stream has passed the number of the first digest takes a snapshot at once") {
+  Rig rig;
+  rig.sink.digest = kOneBlock;
+  rig.hello = HelloOf(100, 90);
+  rig.hello->digest = kOneBlock;
+  rig.See({Live(100), Live(101)});
+  rig.Answer({EndWithTopic()});
+  rig.Work();
+  CHECK(rig.hellos == 1);
+  CHECK(rig.stream->next() == 102);
+  CHECK(rig.stream->stats().digests_compared == 0);
+  CHECK(rig.snapshots.size() == 1);
+  CHECK(rig.stream->status() == kTaking);
+}
+
 TEST_CASE("C9: a publisher that gives no snapshots leaves a late subscriber unsynchronised") {
   Rig rig;
   rig.hello = HelloOf(100, 90);
