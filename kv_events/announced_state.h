@@ -25,7 +25,8 @@ using WalkVisitor = std::function<void(const BlockStored& block, std::uint32_t a
 //
 // Announcements count within an *era*. BeginEra takes all of them back, as an AllBlocksCleared does at the consumers;
 // from then on a block's removal is recorded only if the block was announced in the new era. A block that was announced
-// before stays resident and is announced again by the renewing walk, unless an event of the new era did so earlier.
+// before stays resident and is announced again by the renewing walk, unless an event of the new era did so earlier. A
+// store behind such a block may be left to the walk as well.
 //
 // Threads: the thread that owns the blocks, between two steps. Walks go on over many steps while blocks come and go:
 //   what was announced when the walk began and is still there at its end was visited, once; what came since may be.

@@ -65,7 +65,9 @@ struct Divergence {
 // Ownership: the publisher outlives the recorder. Neither copied nor moved.
 // Errors: nothing throws but for lack of memory; a disabled recorder does nothing at all.
 // Bounds: per held block some 150 bytes and its share of shadow_bytes; EndStep() walks over one chunk of blocks at
-// most.
+// most. While a loss is being healed, Store() and Reuse() take time in proportion to the ancestors that the walk has
+// not reached, all of them if need be; a block is announced so once at most. (They cannot be left to the walk: whether
+// it can tell a block's content is known only then.)
 class EventRecorder final : public AnnouncedState {
  public:
   // What the host tells a block's content to: an event of this one block, with block_size tokens or none; any other is

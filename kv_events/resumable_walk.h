@@ -20,7 +20,8 @@ namespace kvwire {
 // The way up from a block is a stack of keys, so that a climb of any length goes on in the next piece. A block is
 // marked when it is put on the stack: chains that lead back to themselves end.
 //
-// Bounds: a bit a place, and a key for each block of the longest climb. A piece visits up to max_blocks and looks at up
+// Bounds: a bit a place, a key for each block of the longest climb, and a place for each Move and Add since the last
+// pieces. A piece visits up to max_blocks and looks at up
 // to kLooksPerBlock times as many places.
 template <class Key>
 class ResumableWalk {
@@ -53,6 +54,14 @@ class ResumableWalk {
     if (IsOver()) return;
     marks_[to] = marks_[from];
     if (!marks_[to] && to < next_) behind_.push_back(to);
+  }
+
+  // What came to the place since the walk began is to be met as well, next. Nothing without a walk under way.
+  // REQUIRES: the place is among its places.
+  void Add(Place place) {
+    if (IsOver()) return;
+    marks_[place] = false;
+    behind_.push_back(place);
   }
 
   // False when the walk is over, and without one.
@@ -111,7 +120,7 @@ class ResumableWalk {
   std::vector<bool> marks_;  // by place
   std::vector<Step> ways_up_;
   bool climbs_ = false;
-  std::vector<Place> behind_;  // where blocks went that the walk had still ahead of it
+  std::vector<Place> behind_;  // to be met before the next place: blocks that moved, or came
   std::size_t next_ = 0;
 };
 

@@ -175,7 +175,6 @@ void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table
     Enter(chain, block, group, i * size, (i + 1) * size);
     JoinCopies(block, i < chain.num_prompt_blocks);
     if (options_.announce_at_registration) {
-      if (options_.enable_events) CountAnnouncement(block);
       event_positions_.push_back(i);
       continue;
     }
@@ -184,8 +183,9 @@ void BlockPool::Register(const BlockChain& chain, std::span<const BlockId> table
   if (run.begin != run.end) runs_.push_back(run);
   ++version_;
   if (options_.announce_at_registration && options_.enable_events) {
-    if (!event_positions_.empty()) RenewAncestors(table[event_positions_.front()]);
-    RecordPositions(chain, event_positions_, first, last, group);
+    const bool waits = !event_positions_.empty() && AwaitsParent(table[event_positions_.front()]);
+    for (const std::uint32_t i : event_positions_) waits ? LeaveToWalk(table[i]) : CountAnnouncement(table[i]);
+    if (!waits) RecordPositions(chain, event_positions_, first, last, group);
     stats_.stored += event_positions_.size();
   }
 }
@@ -212,8 +212,7 @@ void BlockPool::RegisterPartial(const BlockChain& chain, std::span<const BlockId
     Enqueue(block, predecessor, &run);
     runs_.push_back(run);
   } else if (options_.enable_events) {
-    CountAnnouncement(block);
-    event_blocks_.assign(1, block);
+    AnnounceStore(block);
     RecordStored(false);
   }
 }
@@ -427,11 +426,20 @@ void BlockPool::AnnounceStores(const Run& run) {
       continue;
     }
     meta_[block].flags &= static_cast<std::uint8_t>(~kPending);
-    if (!options_.enable_events) continue;
-    CountAnnouncement(block);
-    event_blocks_.push_back(block);
+    if (options_.enable_events) AnnounceStore(block);
   }
   RecordStored(false);
+}
+
+// Puts it into the event being made, or leaves it to the walk if it would be the event's first and its parent waits.
+void BlockPool::AnnounceStore(BlockId block) {
+  if (event_blocks_.empty() && AwaitsParent(block)) {
+    LeaveToWalk(block);
+    ++stats_.stored;
+    return;
+  }
+  CountAnnouncement(block);
+  event_blocks_.push_back(block);
 }
 
 // Up to the first block that is no longer there.
@@ -440,6 +448,7 @@ void BlockPool::AnnounceReport(const Run& run) {
   for (std::size_t i = run.begin; i < run.end; ++i) {
     const BlockId block = pending_[i].block;
     if ((meta_[block].flags & (kRegistered | kPending)) != kRegistered) break;
+    if (event_blocks_.empty() && AwaitsParent(block)) continue;  // the walk announces it, if nobody did
     if (options_.removals == Removals::kExact || IsStaleCopy(block)) CountAnnouncement(block);
     event_blocks_.push_back(block);
   }
@@ -470,7 +479,6 @@ std::size_t BlockPool::DigestSlot(std::uint32_t group) {
 // One event for event_blocks_, which it empties.
 void BlockPool::RecordStored(bool report) {
   if (event_blocks_.empty()) return;
-  RenewAncestors(event_blocks_.front());
   BeginStored(event_blocks_.front());
   for (const BlockId block : event_blocks_) {
     recorded_.AppendBlock(hashes_[block], TokensOf(block), contexts_.at(meta_[block].context).extra_keys);

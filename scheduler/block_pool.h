@@ -90,7 +90,7 @@ struct BlockDescription {
 // Counters since the start, in blocks unless said otherwise.
 struct BlockPoolStats {
   std::uint64_t new_prompt_blocks = 0;  // prompt blocks registered whose hash was not resident
-  std::uint64_t stored = 0;             // announced, without reports
+  std::uint64_t stored = 0;             // announced or left to a renewing walk, without reports
   std::uint64_t reported = 0;
   std::uint64_t removed = 0;  // BlockRemoved events
   std::uint64_t clears = 0;   // AllBlocksCleared events
@@ -112,7 +112,7 @@ struct BlockPoolStats {
 // for each announced copy. digest() and Walk() cover the hashes that are resident and announced. What was announced in
 // an earlier era only counts as not announced: its removal is no event, until a renewing walk has met it. Of such a
 // hash the walk announces, under kExact, one, under kPerCopy as many as there are computed copies that the new era has
-// not.
+// not. A store whose parent the walk has not reached is left to the walk, whose next piece goes there.
 //
 // Threads: the step thread.
 // Bounds: about 185 bytes a block at block size 16 with events on, 4 more with partial blocks, taken at construction;
@@ -271,6 +271,7 @@ class BlockPool final : public AnnouncedState {
   void SettleLedger(BlockId head, const BlockHash& hash, bool counts);
   void RecordRuns();
   void AnnounceStores(const Run& run);
+  void AnnounceStore(BlockId block);
   void AnnounceReport(const Run& run);
   void CountAnnouncement(BlockId block);
   void AddAnnouncements(BlockId head, std::uint32_t announcements);
@@ -280,7 +281,8 @@ class BlockPool final : public AnnouncedState {
     return parents_[block].empty() ? kNullBlock : FindCached(parents_[block], meta_[block].group);
   }
   bool IsToBeRenewed(BlockId head) const;
-  void RenewAncestors(BlockId block);
+  bool AwaitsParent(BlockId block) const;
+  void LeaveToWalk(BlockId block);
   std::uint32_t RenewCopies(BlockId head);
   void TellBlock(BlockId head, std::uint32_t announcements, const WalkVisitor& visit);
   std::size_t DigestSlot(std::uint32_t group);
@@ -325,7 +327,6 @@ class BlockPool final : public AnnouncedState {
   // Reused between calls.
   std::vector<BlockId> unhashed_;
   std::vector<BlockId> event_blocks_;
-  std::vector<BlockId> ancestors_;
   std::vector<std::uint32_t> event_positions_;
   ExtraKeys keys_;
   std::vector<BlockHash> event_hashes_;

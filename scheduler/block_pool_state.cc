@@ -78,23 +78,23 @@ std::uint32_t BlockPool::RenewCopies(BlockId head) {
   return options_.removals == Removals::kExact ? 1 : copies;
 }
 
-// The block is about to be announced: what the renewing walk has not reached of its ancestors comes before it, as
-// consumers do not take a block whose parent they do not know.
-void BlockPool::RenewAncestors(BlockId block) {
-  if (walks_[static_cast<std::size_t>(WalkKind::kRenew)].IsOver()) return;
-  ancestors_.clear();
-  for (BlockId head = ParentOf(block); head != kNullBlock && IsToBeRenewed(head); head = ParentOf(head)) {
-    ancestors_.push_back(head);
+// Whether the parent is there and the stream does not know it yet: it is announced by the renewing walk, and consumers
+// do not take a block before its parent.
+bool BlockPool::AwaitsParent(BlockId block) const {
+  if (walks_[static_cast<std::size_t>(WalkKind::kRenew)].IsOver()) return false;
+  const BlockId parent = ParentOf(block);
+  return parent != kNullBlock && !IsAnnounced(parent) && IsToBeRenewed(parent);
+}
+
+// The block counts as announced in an earlier era, and the renewing walk goes there next.
+void BlockPool::LeaveToWalk(BlockId block) {
+  meta_[block].place_or_era = stream_era_ - 1;
+  const BlockId head = HeadOf(block);
+  if (options_.removals == Removals::kExact && !IsAnnounced(head)) {
+    meta_[head].announced = std::max(meta_[head].announced, 1u);
+    ledger_eras_[head] = stream_era_ - 1;
   }
-  for (; !ancestors_.empty(); ancestors_.pop_back()) {
-    const BlockId head = ancestors_.back();
-    std::uint32_t announcements = RenewCopies(head);
-    AddAnnouncements(head, announcements);
-    for (; announcements > 0; --announcements) {
-      BeginStored(head);
-      recorded_.AppendBlock(hashes_[head], TokensOf(head), contexts_.at(meta_[head].context).extra_keys);
-    }
-  }
+  walks_[static_cast<std::size_t>(WalkKind::kRenew)].Add(head);
 }
 
 void BlockPool::TellBlock(BlockId head, std::uint32_t announcements, const WalkVisitor& visit) {

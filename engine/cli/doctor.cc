@@ -14,6 +14,8 @@
 #include <fmt/ranges.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/dialect_option.h"
+#include "engine/cli/doctor_replay.h"
 #include "engine/cli/doctor_report.h"
 #include "engine/cli/doctor_sample.h"
 #include "engine/cli/number_options.h"
@@ -24,6 +26,8 @@
 #include "engine/cli/zmtp_probe.h"
 #include "kv_events/clock.h"
 #include "kv_events/escape_text.h"
+#include "kv_events/subscribe/dialect.h"
+#include "kv_events/subscribe/watched_stream.h"
 #include "kv_events/transport/zmq_context.h"
 #include "kv_events/transport/zmq_link.h"
 #include "kv_events/wire/frames.h"
@@ -35,13 +39,13 @@ namespace {
 constexpr int kExitIll = 1;
 constexpr int kExitFailed = 4;
 constexpr std::chrono::milliseconds kProbeTime(3000);
-constexpr MonotonicNanos kReplayIdle = 3'000'000'000;
 constexpr double kLargestSkew = 2;  // seconds
 
 struct DoctorOptions {
   std::string endpoint;
   std::string replay_endpoint;
   std::string topic;
+  std::string dialect = std::string(TraitsOf(Dialect::kVllm).name);
   double wait = 10;
   bool json = false;
 };
@@ -56,16 +60,6 @@ bool CanAsk(const ProbeResult& probe, bool fits) {
   const bool open = probe.mechanism == "NULL" || probe.mechanism.empty();
   return probe.speech == ProbeResult::Speech::kZmtp && open && (fits || probe.socket_type.empty());
 }
-
-// What a publisher's replay socket answered.
-struct ReplayAnswer {
-  std::size_t messages = 0;
-  bool with_topic = false;
-  bool ended = false;
-  std::size_t malformed = 0;
-  SequenceNumber oldest = 0;
-  SequenceNumber newest = 0;
-};
 
 // What came live.
 struct LiveAnswer {
@@ -91,7 +85,6 @@ class Doctor {
   void LookForReplay();
   void Listen();
   bool TakeLive(MonotonicNanos begin);
-  bool TakeReplay();
   void CheckLive();
   void CheckTopic();
   void CheckContent();
@@ -104,10 +97,9 @@ class Doctor {
   ProbeResult live_probe_;
   std::optional<ProbeResult> replay_probe_;
   std::unique_ptr<ZmqLink> live_link_;
-  std::unique_ptr<ZmqLink> replay_link_;
   LiveAnswer live_;
-  ReplayAnswer replay_;
   DoctorSample sample_;
+  std::optional<DoctorReplay> replay_;
 };
 
 const DoctorReport& Doctor::Examine() {
@@ -240,31 +232,26 @@ void Doctor::Listen() {
     if (auto live = ZmqLink::Connect(context, LinkKind::kSub, address_.endpoint, link)) live_link_ = *std::move(live);
   }
   if (replay_probe_ && CanAsk(*replay_probe_, Replays(*replay_probe_))) {
-    if (auto asked = ZmqLink::Connect(context, LinkKind::kDealer, *address_.replay_endpoint, link)) {
-      replay_link_ = *std::move(asked);
-      const SequenceFrame start = EncodeSequence(0);
-      const OutFrame request[] = {OutFrame::Copy({}), OutFrame::Copy(start)};
-      [[maybe_unused]] const SendResult sent = replay_link_->TrySend(request);
-    }
+    replay_.emplace(ReplayLinksTo(context, *address_.replay_endpoint), *DialectByName(options_.dialect), &sample_);
   }
   const Clock& clock = SystemClock::Get();
   const MonotonicNanos begin = clock.Now();
-  MonotonicNanos replay_until = begin + kReplayIdle;
+  if (replay_) replay_->Start(begin);
   bool live_open = live_link_ != nullptr;
-  bool replay_open = replay_link_ != nullptr;
+  bool replay_open = replay_.has_value();
   while ((live_open || replay_open) && !StopRequested()) {
-    bool work = false;
-    if (live_open && TakeLive(begin)) work = true;
-    if (replay_open && TakeReplay()) {
-      work = true;
-      replay_until = clock.Now() + kReplayIdle;
-    }
+    bool work = live_open && TakeLive(begin);
     const MonotonicNanos now = clock.Now();
+    if (replay_open && replay_->Poll(now)) work = true;
     live_open = live_open && live_.wanted == 0 && now - begin < NanosOf(options_.wait);
-    replay_open = replay_open && !replay_.ended && now < replay_until;
+    replay_open = replay_open && !replay_->over();
     if (work) continue;
     constexpr std::chrono::milliseconds kLook(20);
-    ZmqLink* const links[] = {live_open ? live_link_.get() : nullptr, replay_open ? replay_link_.get() : nullptr};
+    std::vector<ZmqLink*> links;
+    if (live_open) links.push_back(live_link_.get());
+    if (replay_open) {
+      for (FrameLink* const each : replay_->links()) links.push_back(static_cast<ZmqLink*>(each));
+    }
     WaitForInput(links, nullptr, kLook);
   }
 }
@@ -287,30 +274,6 @@ bool Doctor::TakeLive(MonotonicNanos begin) {
   live_.first = message->sequence;
   const auto decoded = DecodeBatch(message->payload);
   if (decoded) live_.skew = SystemClock::Get().WallSeconds() - decoded->batch.ts;
-  return true;
-}
-
-bool Doctor::TakeReplay() {
-  const std::optional<InFrames> frames = replay_link_->TryReceive();
-  if (!frames) return false;
-  const std::vector<FrameView> views(frames->begin(), frames->end());
-  const std::optional<ReplayMessage> message = ParseReplayMessage(views);
-  if (!message) {
-    ++replay_.malformed;
-    return true;
-  }
-  if (message->end) {
-    replay_.ended = true;
-    return true;
-  }
-  if (replay_.messages++ == 0) replay_.oldest = message->sequence;
-  replay_.newest = message->sequence;
-  if (message->topic) {
-    replay_.with_topic = true;
-    sample_.Add(AsText(*message->topic), message->sequence, message->payload);
-  } else {
-    sample_.AddWithoutTopic(message->sequence, message->payload);
-  }
   return true;
 }
 
@@ -404,27 +367,12 @@ void Doctor::CheckClock() {
 
 void Doctor::CheckReplay() {
   if (!replay_probe_) return;
-  if (replay_link_ == nullptr) {
-    report_.Unknown("replay answer", "there is no replay socket to ask");
+  if (replay_) {
+    replay_->Report(&report_);
     return;
   }
-  const std::string_view layout = replay_.with_topic ? "with topics" : "without topics (the legacy layout)";
-  if (replay_.malformed > 0) {
-    report_.Ill("replay answer", fmt::format("{} messages are no replay", replay_.malformed),
-                "Something else answers there than a publisher of KV-cache events.");
-  } else if (!replay_.ended) {
-    report_.Ill("replay answer",
-                replay_.messages == 0 ? std::string("none in time")
-                                      : fmt::format("it stops after number {}, without the end mark", replay_.newest),
-                replay_.messages == 0 ? "The publisher does not serve its replay socket: its thread is stopped or busy."
-                                      : "The publisher drops what does not fit into its socket's queue, the end mark "
-                                        "too (vLLM's holds 1,000 messages), or it ended.");
-  } else if (replay_.messages == 0) {
-    report_.Well("replay answer", "the end mark: nothing was published yet, or nothing is kept");
-  } else {
-    report_.Well("replay answer",
-                 fmt::format("{} messages, {} to {}, {}{}", replay_.messages, replay_.oldest, replay_.newest, layout,
-                             replay_.oldest > 0 ? "; what came before is gone" : ""));
+  for (const char* const check : {"replay answer", "hello"}) {
+    report_.Unknown(check, "there is no replay socket to ask");
   }
 }
 
@@ -450,6 +398,7 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
   command->add_option("ENDPOINT", options->endpoint, "Address of the event stream")->required();
   command->add_option("--replay-endpoint", options->replay_endpoint, "Address of the publisher's replay socket");
   command->add_option("--topic", options->topic, "What topics are to begin with");
+  AddDialectOption(*command, &options->dialect);
   AddSeconds(*command, "--wait", &options->wait, "Wait so many seconds for the first message");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, exit_code] { *exit_code = RunDoctor(*options); });

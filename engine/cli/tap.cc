@@ -19,6 +19,7 @@
 
 #include "engine/cli/address_option.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/dialect_option.h"
 #include "engine/cli/metrics_server.h"
 #include "engine/cli/number_options.h"
 #include "engine/cli/output.h"
@@ -64,12 +65,7 @@ void AddOptions(CLI::App& command, TapOptions& options) {
   AddCountFunction(
       command, "--first-seq", 0, {0, kEndOfReplay - 1},
       [&options](std::uint64_t number) { options.first_seq = number; }, "Number of a publisher's first message");
-  std::vector<std::string> dialects;
-  dialects.reserve(kDialects.size());
-  for (const DialectTraits& traits : kDialects) dialects.emplace_back(traits.name);
-  command.add_option("--dialect", options.dialect, "Whose stream it is")
-      ->check(CLI::IsMember(dialects))
-      ->capture_default_str();
+  AddDialectOption(command, &options.dialect);
   AddSeconds(command, "--until-idle", &options.until_idle,
              "End when nothing came for so many seconds after the first message, and the publisher confirms that this "
              "is all; 0: never");

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "kv_events/clock.h"
 #include "kv_events/wire/decoder.h"
 #include "kv_events/wire/frames.h"
 
@@ -34,13 +35,14 @@ struct DialectTraits {
   DecodeRule decode = DecodeRule::kLenient;
   HashBits hash_bits = HashBits::kLow64;
   SequenceNumber first_sequence = 0;
-  bool extensions = true;  // whether a hello may be asked: it does no harm where it is not known
+  bool extensions = true;                         // whether a hello may be asked: it does no harm where it is not known
+  MonotonicNanos check_interval = 5'000'000'000;  // between two looks whether anything was lost
 };
 
 inline constexpr std::array<DialectTraits, kNumDialects> kDialects{{
     {"vllm", ReplayForm::kHistory, DecodeRule::kLenient, HashBits::kLow64, 0, true},
     {"sglang", ReplayForm::kHistory, DecodeRule::kLenient, HashBits::kFirst64, 0, true},
-    {"xllm", ReplayForm::kState, DecodeRule::kStrict, HashBits::kLow64, 0, false},
+    {"xllm", ReplayForm::kState, DecodeRule::kStrict, HashBits::kLow64, 0, false, 30'000'000'000},
     {"trtllm", ReplayForm::kHistory, DecodeRule::kLenient, HashBits::kLow64, 0, true},
 }};
 

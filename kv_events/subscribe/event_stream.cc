@@ -89,6 +89,7 @@ EventStream::EventStream(LiveLink live, ReplayLinkFactory replay, const EventStr
     : options_(options),
       traits_(TraitsOf(options.dialect)),
       decode_(DecodeOptionsOf(options, traits_)),
+      check_interval_(options.check_interval.value_or(traits_.check_interval)),
       sink_(sink),
       live_(std::move(live)),
       place_(options.gate),
@@ -103,8 +104,8 @@ EventStream::~EventStream() = default;
 
 int EventStream::DoWork(MonotonicNanos now) {
   now_ = now;
-  if (!next_check_ && check_pause_ == 0 && options_.check_interval > 0) {
-    check_pause_ = options_.check_interval;
+  if (!next_check_ && check_pause_ == 0 && check_interval_ > 0) {
+    check_pause_ = check_interval_;
     next_check_ = now + check_pause_;
   }
   live_.DoWork(now);

@@ -314,7 +314,7 @@ bool EventStream::CheckDue() const noexcept {
 // One step; false when there is nothing to do.
 bool EventStream::WorkOnHello() {
   if (CheckDue() && !hello_) {
-    next_check_ = now_ + options_.check_interval;
+    next_check_ = now_ + check_interval_;
     if (traits_.replay == ReplayForm::kState) WantSnapshot();
     return false;
   }
@@ -338,7 +338,7 @@ void EventStream::TakeNoHello(HelloClient::Outcome outcome) {
     said_.reset();
   } else {
     if (publisher_ == Publisher::kKvwire) keeper_.Note(StreamFact::kUnanswered);
-    check_pause_ = std::min(2 * check_pause_, std::max(options_.check_interval, kLongestCheckPause));
+    check_pause_ = std::min(2 * check_pause_, std::max(check_interval_, kLongestCheckPause));
     if (check_pause_ > 0) next_check_ = now_ + check_pause_;
   }
   if (hello_purpose_ == HelloPurpose::kQuestion) AskByContent();
@@ -348,7 +348,7 @@ void EventStream::TakeHello(Hello hello) {
   ++stats_.hellos;
   publisher_ = Publisher::kKvwire;
   keeper_.Note(StreamFact::kAnswered);
-  check_pause_ = options_.check_interval;
+  check_pause_ = check_interval_;
   if (check_pause_ > 0) next_check_ = now_ + check_pause_;
   const std::optional<std::uint64_t> before = std::exchange(epoch_, hello.epoch);
   if (before && *before != hello.epoch) {

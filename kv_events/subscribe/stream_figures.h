@@ -8,10 +8,11 @@
 
 #include "kv_events/clock.h"
 #include "kv_events/digest.h"
-#include "kv_events/subscribe/event_stream.h"
+#include "kv_events/subscribe/event_stream_stats.h"
 #include "kv_events/subscribe/stream_checker.h"
 #include "kv_events/subscribe/stream_state.h"
 #include "kv_events/transport/endpoint.h"
+#include "kv_events/wire/frames.h"
 
 namespace kvwire {
 

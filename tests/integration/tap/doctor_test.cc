@@ -74,7 +74,7 @@ TEST_CASE("doctor finds nothing wrong with a publisher that is well") {
   CAPTURE(out);
   for (const char* const check : {"resolved", "connected", "handshake", "replay resolved", "replay connected",
                                   "replay handshake", "direction", "replay socket", "subscribed", "first message",
-                                  "topic", "rank", "block size", "format", "clock", "replay answer"}) {
+                                  "topic", "rank", "block size", "format", "clock", "replay answer", "hello"}) {
     CHECK_MESSAGE(Has(out, fmt::format("\u2713 {:<17} ", check)), check);
   }
   CHECK(Has(out, "block size        4\n"));
@@ -83,6 +83,7 @@ TEST_CASE("doctor finds nothing wrong with a publisher that is well") {
   CHECK(Has(out, "array batches of map events; hashes of 64 bits; GPU"));
   CHECK(Has(out, "messages, 0 to "));
   CHECK(Has(out, ", with topics\n"));
+  CHECK(Has(out, "hello             kvwire's own: epoch "));
   CHECK(out.ends_with("all is well\n"));
 }
 
@@ -165,6 +166,21 @@ TEST_CASE("doctor sees a clock that is wrong, and ranks that mix") {
   CAPTURE(doctor.output());
   CHECK(Has(doctor.output(), "\u2717 rank              several in one stream: 0, 1\n"));
   CHECK(Has(doctor.output(), "\u2717 clock             the batch's time is 60."));
+}
+
+TEST_CASE("doctor takes the state that answers a replay in xllm's dialect") {
+  Source source;
+  ChildProcess doctor(KVWIRE_BINARY, {"doctor", source.info().endpoint, "--replay-endpoint",
+                                      *source.info().replay_endpoint, "--dialect", "xllm", "--wait", "0.1"});
+  CHECK(doctor.Wait() == 1);
+  CAPTURE(doctor.output());
+  CHECK(Has(doctor.output(), "\u2717 replay answer     the end mark alone: there was no state to give\n"));
+  CHECK(Has(doctor.output(), "- hello             not asked: the dialect xllm has none\n"));
+}
+
+TEST_CASE("doctor refuses a dialect that is none, and names those that are") {
+  ChildProcess doctor(KVWIRE_BINARY, {"doctor", "ipc:///a", "--dialect", "dutch"});
+  CHECK(doctor.Wait() == 105);
 }
 
 TEST_CASE("doctor refuses what is no address, and names it") {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/block_pool.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,6 +45,7 @@ class PoolRig {
     return Recorded();
   }
   Texts Recorded() { return texts_.Of(pool_.TakeEvents()); }
+  Texts TextsOf(const KVEventBatch& batch) { return texts_.Of(batch); }
 
   // The prompt's resident announced blocks, in the order of the walk.
   Texts Walked() const {
@@ -319,6 +322,71 @@ TEST_CASE("the walk meets ancestors first, however the blocks lie in the pool") 
   CHECK(rig.Walked() == Texts{"h0", "h1", "h2", "h3"});
   REQUIRE(rig.pool().EvictBlocks(Blocks{table[1]}));
   CHECK(rig.Walked() == Texts{"h2", "h3", "h0"});
+}
+
+// A pool whose renewing walk has announced h0 again, not h1 and h2, when h3 is stored in the last of `places`.
+class RenewingRig : public PoolRig {
+ public:
+  explicit RenewingRig(const std::array<std::size_t, 4>& places) {
+    Blocks all;
+    REQUIRE(pool().Allocate(15, &all));
+    for (const std::size_t place : places) table.push_back(all[place]);
+    pool().Register(chain(), table, 0, 3, 0);
+    REQUIRE(Announced().size() == 1);
+    pool().BeginEra();
+    pool().BeginWalk(WalkKind::kRenew);
+    REQUIRE(Piece(1) == Texts{"S h0 < nil : 1..4"});
+    pool().Register(chain(), table, 3, 4, 0);
+  }
+
+  Texts Piece(std::size_t blocks) {
+    KVEventBatch batch;
+    const WalkVisitor add = [&batch](const BlockStored& stored, std::uint32_t) { batch.Add(stored); };
+    pool().WalkSome(WalkKind::kRenew, blocks, add);
+    return TextsOf(batch);
+  }
+
+  Blocks table;
+};
+
+constexpr std::array<std::size_t, 4> kAhead = {0, 1, 2, 3};
+constexpr std::array<std::size_t, 4> kPassed = {12, 13, 14, 0};  // the walk has been where h3 is
+
+TEST_CASE("a store behind blocks that the renewing walk has not reached is the walk's next piece, parents first") {
+  for (const auto& places : {kAhead, kPassed}) {
+    RenewingRig rig(places);
+    CHECK(rig.Announced() == Texts{});
+    CHECK(rig.pool().num_announced(rig.hash(3), 0) == 0);
+    CHECK(rig.Piece(1) == Texts{"S h1 < h0 : 5..8"});
+    CHECK(rig.Piece(1) == Texts{"S h2 < h1 : 9..12"});
+    CHECK(rig.Piece(1) == Texts{"S h3 < h2 : 13..16"});
+    CHECK(rig.pool().digest().entries().at(0).count == 4);
+    CHECK(rig.Piece(8) == Texts{});
+    REQUIRE(rig.pool().EvictBlocks(Blocks{rig.table[3]}));
+    CHECK(rig.Recorded() == Texts{"R h3"});
+  }
+}
+
+TEST_CASE("a store that was left to the renewing walk and goes before it comes is no event at all") {
+  for (const auto& places : {kAhead, kPassed}) {
+    RenewingRig rig(places);
+    CHECK(rig.Announced() == Texts{});
+    REQUIRE(rig.pool().EvictBlocks(Blocks{rig.table[3]}));
+    CHECK(rig.Recorded() == Texts{});
+    CHECK(rig.Piece(8) == Texts{"S h1 < h0 : 5..8", "S h2 < h1 : 9..12"});
+  }
+}
+
+TEST_CASE("a store that was left to the renewing walk comes without its parent when that has gone") {
+  for (const auto& places : {kAhead, kPassed}) {
+    RenewingRig rig(places);
+    CHECK(rig.Announced() == Texts{});
+    REQUIRE(rig.pool().EvictBlocks(Blocks{rig.table[2]}));
+    CHECK(rig.Recorded() == Texts{});
+    const Texts rest = rig.Piece(8);
+    CHECK(rest.size() == 2);
+    CHECK(std::ranges::find(rest, "S h3 < h2 : 13..16") != rest.end());
+  }
 }
 
 TEST_CASE("the digest is the sum over the walk at every moment") {

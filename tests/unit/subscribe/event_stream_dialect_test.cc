@@ -174,25 +174,52 @@ TEST_CASE("C12, xllm: the state is asked for again from time to time, which repa
   XllmRig rig;
   rig.Answer({State(7, {1}), EndLegacy()});
   rig.Work();
-  rig.Work(5 * kSecond);
+  rig.Work(30 * kSecond);
   REQUIRE(rig.attempts.size() == 2);
   rig.Answer({State(9, {1, 2}), EndLegacy()});
-  CHECK(rig.Work(5 * kSecond) == Lines{"snapshot from 10", "chunk 10 of 2", "snapshot to 10"});
+  CHECK(rig.Work(30 * kSecond) == Lines{"snapshot from 10", "chunk 10 of 2", "snapshot to 10"});
   CHECK(rig.stream->stats().superseded == 8 + 2);
+}
+
+TEST_CASE("C12: how often a stream is checked is the dialect's, unless an option says it") {
+  const auto checked_at = [](const EventStreamOptions& options) {
+    XllmRig rig(options);
+    rig.Answer({State(7, {1}), EndLegacy()});
+    rig.Work();
+    for (MonotonicNanos seconds = 1; seconds < 100; ++seconds) {
+      rig.Work(seconds * kSecond);
+      if (rig.attempts.size() == 2) return seconds;
+    }
+    return MonotonicNanos{0};
+  };
+  EventStreamOptions options = Of(Dialect::kXllm);
+  SUBCASE("every 30 s of xllm's") { CHECK(checked_at(options) == 30); }
+  SUBCASE("as an option says") {
+    options.check_interval = 7 * kSecond;
+    CHECK(checked_at(options) == 7);
+  }
+  SUBCASE("never, as an option says") {
+    options.check_interval = 0;
+    CHECK(checked_at(options) == 0);
+  }
+  SUBCASE("every 5 s of the others") {
+    for (const DialectTraits& traits : kDialects)
+      CHECK(traits.check_interval == (traits.extensions ? 5 : 30) * kSecond);
+  }
 }
 
 TEST_CASE("xllm: a state of before what was applied is another engine's") {
   XllmRig rig;
   rig.Answer({State(7, {1}), EndLegacy()});
   rig.See({Live(8)});
-  rig.Work(5 * kSecond);
+  rig.Work(30 * kSecond);
   rig.Answer({State(5, {1}), EndLegacy()});
-  CHECK(rig.Work(5 * kSecond) == Lines{"forgotten"});
+  CHECK(rig.Work(30 * kSecond) == Lines{"forgotten"});
   CHECK(rig.stream->stats().snapshots_failed == 1);
-  rig.Work(6 * kSecond);
+  rig.Work(31 * kSecond);
   REQUIRE(rig.attempts.size() == 3);
   rig.Answer({State(5, {1}), EndLegacy()});
-  CHECK(rig.Work(6 * kSecond) == Lines{"snapshot from 6", "chunk 6 of 1", "snapshot to 6"});
+  CHECK(rig.Work(31 * kSecond) == Lines{"snapshot from 6", "chunk 6 of 1", "snapshot to 6"});
 }
 
 }  // namespace
