@@ -16,6 +16,7 @@ enum class PublishResult : std::uint8_t {
   kAccepted,          // numbered and queued, or kept
   kDroppedQueueFull,  // numbered and dropped: the number is burnt, consumers see a gap
   kDroppedClosed,     // Close() was called before
+  kUsedAfterFork,     // in a forked child: the publisher is the parent's, and nothing of it is touched or counted
 };
 
 // Counters of a publisher. At any moment
@@ -125,7 +126,8 @@ class EventPublisher {
   // the model was launched. Without it a batch leaves when the publisher looks by itself.
   virtual void Wake() noexcept {}
 
-  // Sends what is queued, up to the deadline, then stops for good. Idempotent; a second call returns at once.
+  // Sends what is queued, up to the deadline, then stops for good. Idempotent; a second call returns at once. Does
+  // nothing in a forked child.
   virtual void Close(std::chrono::milliseconds deadline) noexcept = 0;
   void Close() noexcept { Close(std::chrono::milliseconds(2000)); }
 

@@ -130,6 +130,7 @@ void StatePublisher::WalkSnapshot(const StateWants& wants) {
       walk_begun_ = false;  // it has a hole
       break;
     case PublishResult::kDroppedClosed:
+    case PublishResult::kUsedAfterFork:
       closed_ = true;
       break;
   }
@@ -188,6 +189,7 @@ PublishResult StatePublisher::Send(KVEventBatch&& batch) {
       if (state_ != nullptr && publisher_->resyncs_after_loss()) BeSilent();
       break;
     case PublishResult::kDroppedClosed:
+    case PublishResult::kUsedAfterFork:
       closed_ = true;
       break;
   }

@@ -74,7 +74,7 @@ def problems_of(expressions, found):
 
 
 def documented_problems(text, found):
-    listed = set(re.findall(r"`(kvwire_streams?(?:_[a-z_]+)?)(?:\{[a-z, ]*\})?`", text))
+    listed = set(re.findall(r"`(kvwire_streams?(?:_[a-z_]+)?)(?:\{[a-z_, ]*\})?`", text))
     real = {name for name in found if name.startswith("kvwire_stream")}
     for name in sorted(listed - real):
         yield f"operations.md: no such metric: {name}"
@@ -109,7 +109,7 @@ def real_metrics(kvwire):
         body = json.dumps({"prompt": "Once upon a time there was a king who had three sons.", "max_tokens": 8}).encode()
         request = urllib.request.Request(served + "/v1/completions", body, {"Content-Type": "application/json"})
         urllib.request.urlopen(request, timeout=60).read()
-        watcher = start("tap", "--endpoint", addresses, "--check", "--metrics", "0")
+        watcher = start("tap", "--endpoint", addresses + ",rank=0,dp-size=2", "--check", "--metrics", "0")
         url = line_with(watcher, r"metrics on (\S+)")
         line_with(watcher, r"(BlockStored)")
         while "kvwire_stream_last_message_age_seconds{" not in scrape(url):

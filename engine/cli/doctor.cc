@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "engine/cli/number_options.h"
 #include "engine/cli/output.h"
 #include "engine/cli/stop_signal.h"
+#include "engine/cli/stream_options.h"
 #include "engine/cli/stream_source.h"
 #include "engine/cli/tap_format.h"
 #include "engine/cli/zmtp_probe.h"
@@ -46,6 +48,7 @@ struct DoctorOptions {
   std::string replay_endpoint;
   std::string topic;
   std::string dialect = std::string(TraitsOf(Dialect::kVllm).name);
+  std::int64_t dp_size = 1;
   double wait = 10;
   bool json = false;
 };
@@ -331,6 +334,9 @@ void Doctor::CheckContent() {
                 "Each data-parallel rank has a port of its own, and numbers of its own; something mixes them.");
   } else if (sample_.ranks().empty()) {
     report_.Well("rank", "the batches name none");
+  } else if (address_.rank && *sample_.ranks().begin() != *address_.rank) {
+    report_.Ill("rank", fmt::format("{} at the address of rank {}", *sample_.ranks().begin(), *address_.rank),
+                "Ports and ranks are mixed up: rank R of an instance is at the port of rank 0 + R.");
   } else {
     report_.Well("rank", fmt::format("{}", *sample_.ranks().begin()));
   }
@@ -376,14 +382,46 @@ void Doctor::CheckReplay() {
   }
 }
 
-int RunDoctor(const DoctorOptions& options) {
+Result<std::vector<StreamAddress>> AddressesOf(const DoctorOptions& options) {
   Result<StreamAddress> address =
       MakeStreamAddress(options.endpoint, "ENDPOINT", options.replay_endpoint, "--replay-endpoint");
-  if (!address) {
-    PrintError("doctor", address.error().message);
+  if (!address) return tl::unexpected<Error>(address.error());
+  return WithRanks(*std::move(address), RankWords().WithDpSize(options.dp_size), "--dp-size");
+}
+
+// Of an instance: a report for each rank, one after the other, and what is to be said of them all.
+int ExamineRanks(const DoctorOptions& options, const std::vector<StreamAddress>& addresses) {
+  std::vector<std::int64_t> ill;
+  Json ranks = Json::array();
+  for (const StreamAddress& address : addresses) {
+    Doctor doctor(options, address);
+    const DoctorReport& report = doctor.Examine();
+    if (report.NumIll() > 0) ill.push_back(*address.rank);
+    if (options.json) {
+      Json rank{{"dp_rank", *address.rank}, {"endpoint", address.endpoint.ToString()}};
+      rank.update(report.AsJson());
+      ranks.push_back(std::move(rank));
+    } else {
+      Print(fmt::format("rank {}: {}\n{}", *address.rank, EscapeText(address.endpoint.ToString()), report.Text()));
+    }
+    if (StopRequested()) break;
+  }
+  if (options.json) {
+    Print(JsonLine({{"well", ill.empty()}, {"ranks", std::move(ranks)}}));
+  } else if (!ill.empty()) {
+    Print(fmt::format("of {} ranks ill: {}\n", addresses.size(), fmt::join(ill, ", ")));
+  }
+  return ill.empty() && !StopRequested() ? 0 : kExitIll;
+}
+
+int RunDoctor(const DoctorOptions& options) {
+  const Result<std::vector<StreamAddress>> addresses = AddressesOf(options);
+  if (!addresses) {
+    PrintError("doctor", addresses.error().message);
     return kExitFailed;
   }
-  Doctor doctor(options, *std::move(address));
+  if (addresses->size() > 1) return ExamineRanks(options, *addresses);
+  Doctor doctor(options, addresses->front());
   const DoctorReport& report = doctor.Examine();
   Print(options.json ? JsonLine(report.AsJson()) : report.Text());
   return report.NumIll() == 0 && !StopRequested() ? 0 : kExitIll;
@@ -399,6 +437,7 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
   command->add_option("--replay-endpoint", options->replay_endpoint, "Address of the publisher's replay socket");
   command->add_option("--topic", options->topic, "What topics are to begin with");
   AddDialectOption(*command, &options->dialect);
+  AddDpSize(*command, &options->dp_size);
   AddSeconds(*command, "--wait", &options->wait, "Wait so many seconds for the first message");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, exit_code] { *exit_code = RunDoctor(*options); });

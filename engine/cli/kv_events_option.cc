@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cli/kv_events_option.h"
 
+#include <string_view>
+
 #include <nlohmann/json.hpp>
 
 namespace kvwire::engine {
@@ -42,7 +44,13 @@ void KVEventsOption::AddDotted(CLI::App& command, const std::string& key, const 
 }
 
 Result<KVEventsConfig> KVEventsOption::Config() const {
-  return KVEventsConfig::FromArguments(json_, dotted_, ProcessEnvironment);
+  Result<KVEventsConfig> config = KVEventsConfig::FromArguments(json_, dotted_, ProcessEnvironment);
+  if (config) return config;
+  // The library calls the configuration by its name in Python.
+  constexpr std::string_view kName = "kv-events-config: ";
+  std::string_view message = config.error().message;
+  if (message.starts_with(kName)) message.remove_prefix(kName.size());
+  return MakeError(config.error().code, std::string(kFlag) + ": " + std::string(message));
 }
 
 }  // namespace kvwire::engine

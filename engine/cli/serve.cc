@@ -144,10 +144,13 @@ void Server::ShutdownEngine() {
 }
 
 std::string Server::Description() const {
+  const KVEventsConfig& events = instance_->config().events;
+  const Result<Endpoint> endpoint = Endpoint::Parse(events.endpoint, "endpoint");
+  const bool binds = !endpoint || Binds(*endpoint, events.kvwire.mode);
   std::string text;
   for (const EventSourceInfo& source : instance_->sources()) {
-    text += fmt::format("events of rank {} on {}, replay {}, topic \"{}\"\n", source.data_parallel_rank,
-                        source.endpoint, source.replay_endpoint.value_or("off"), source.topic);
+    text += fmt::format("events of rank {} {} {}, replay {}, topic \"{}\"\n", source.data_parallel_rank,
+                        binds ? "on" : "to", source.endpoint, source.replay_endpoint.value_or("off"), source.topic);
   }
   return text + fmt::format("serving on http://{}\n", http_->address());
 }

@@ -491,9 +491,7 @@ Result<ServeSettings> ServeOptions::Settings() const {
   settings.notes = Notes();
   if (const Status http = ApplyHttp(&settings); !http) return tl::unexpected<Error>(http.error());
   auto events = events_.Config();
-  if (!events) {
-    return MakeError(events.error().code, fmt::format("--kv-events-config: {}", events.error().message));
-  }
+  if (!events) return tl::unexpected<Error>(events.error());
   settings.instance.events = *std::move(events);
   if (!settings.instance.events.enable_kv_cache_events) {
     settings.notes.push_back(

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cli/stream_metrics.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +14,7 @@
 #include <prometheus/text_serializer.h>
 
 #include "kv_events/escape_text.h"
+#include "kv_events/subscribe/rank_group.h"
 
 namespace kvwire::engine {
 
@@ -66,6 +69,12 @@ constexpr Metric kMetrics[] = {
 // Different names stay different: a line twice would spoil the whole answer.
 std::string NameOf(const StreamFigures& stream) { return EscapeField(stream.address.name); }
 
+std::vector<Label> LabelsOf(const StreamFigures& stream) {
+  std::vector<Label> labels{{"stream", NameOf(stream)}};
+  if (stream.address.rank) labels.push_back({"dp_rank", std::to_string(*stream.address.rank)});
+  return labels;
+}
+
 class Exposition {
  public:
   void Begin(const char* name, const char* help, MetricType type) {
@@ -79,9 +88,14 @@ class Exposition {
     metric.label = std::move(labels);
     (families_.back().type == kCounter ? metric.counter.value : metric.gauge.value) = value;
   }
-  void AddOf(const StreamFigures& stream, double value) { Add({{"stream", NameOf(stream)}}, value); }
+  void AddOf(const StreamFigures& stream, double value) { Add(LabelsOf(stream), value); }
+  void AddOf(const StreamFigures& stream, std::vector<Label> more, double value) {
+    std::vector<Label> labels = LabelsOf(stream);
+    labels.insert(labels.end(), more.begin(), more.end());
+    Add(std::move(labels), value);
+  }
   void AddOf(const StreamFigures& stream, const char* label, std::string_view text, double value) {
-    Add({{"stream", NameOf(stream)}, {label, std::string(text)}}, value);
+    AddOf(stream, {{label, std::string(text)}}, value);
   }
   std::string Text() const { return prometheus::TextSerializer().Serialize(families_); }
 
@@ -137,14 +151,26 @@ void AddBlocks(Streams streams, Exposition* out) {
         others = others.value_or(0) + double(entry.count);
         continue;
       }
-      out->Add(
-          {{"stream", NameOf(stream)}, {"group", std::to_string(entry.group)}, {"medium", EscapeField(entry.medium)}},
-          double(entry.count));
+      out->AddOf(stream, {{"group", std::to_string(entry.group)}, {"medium", EscapeField(entry.medium)}},
+                 double(entry.count));
     }
-    if (others) out->Add({{"stream", NameOf(stream)}, {"group", "other"}, {"medium", "other"}}, *others);
+    if (others) out->AddOf(stream, {{"group", "other"}, {"medium", "other"}}, *others);
     // So that an empty cache is not the same as no stream.
     if (stream.blocks.empty()) {
-      out->Add({{"stream", NameOf(stream)}, {"group", "0"}, {"medium", "GPU"}}, 0);
+      out->AddOf(stream, {{"group", "0"}, {"medium", "GPU"}}, 0);
+    }
+  }
+}
+
+// A line for each rank that there should be.
+void AddRanks(Streams streams, Exposition* out) {
+  const std::vector<RankGroup> groups = RankGroupsOf(streams, RankPresence::kNow);
+  if (groups.empty()) return;
+  out->Begin("kvwire_stream_rank_missing", "1 for a rank of the instance that nobody serves now", kGauge);
+  for (const RankGroup& group : groups) {
+    for (const std::int64_t rank : group.ranks) {
+      const bool missing = std::ranges::binary_search(group.missing, rank);
+      out->Add({{"engine", EscapeField(group.instance)}, {"dp_rank", std::to_string(rank)}}, missing ? 1 : 0);
     }
   }
 }
@@ -155,6 +181,7 @@ std::string StreamMetricsText(Streams streams, MonotonicNanos now) {
   Exposition out;
   out.Begin("kvwire_streams", "Streams that are watched", kGauge);
   out.Add({}, double(streams.size()));
+  AddRanks(streams, &out);
   AddStates(streams, now, &out);
   for (const Metric& metric : kMetrics) {
     out.Begin(metric.name, metric.help, metric.type);

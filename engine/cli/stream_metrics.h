@@ -10,7 +10,8 @@
 
 namespace kvwire::engine {
 
-// The figures of watched streams in Prometheus' text format 0.0.4, all with the label `stream`, the name.
+// The figures of watched streams in Prometheus' text format 0.0.4, all with the label `stream`, the name,
+// and `dp_rank` where the address says one.
 // Threads: any.
 // Bounds: of the (group, medium) pairs that a stream names, kMaxShelves have a line of their own unless the medium is
 // longer than kMaxMediumBytes; the others are one line, "other".

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@ struct StreamOptions {
   std::string replay_endpoint;
   std::string topic;
   std::string file;
+  std::int64_t dp_size = 1;  // ranks of each instance that does not say how many it has
   double dns_interval = 30;  // seconds
 
   static constexpr const char* kDefaultEndpoint = "tcp://localhost:5557";
@@ -26,10 +28,15 @@ struct StreamOptions {
 
 void AddStreamOptions(CLI::App& command, StreamOptions* options);
 
-// What --endpoint says when it is all there is and names one address: it, and its replay endpoint if there is one.
+// --dp-size, of the commands that watch instances.
+void AddDpSize(CLI::App& command, std::int64_t* dp_size);
+
+// What --endpoint says when it is all there is and names one stream: its address, its replay endpoint and its rank, if
+// they are said.
 struct OneEndpoint {
   std::string endpoint;
   std::string replay_endpoint;
+  std::optional<std::int64_t> rank = std::nullopt;
 };
 std::optional<OneEndpoint> OnlyEndpoint(const StreamOptions& options);
 

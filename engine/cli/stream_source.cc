@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -20,6 +21,7 @@
 
 #include "engine/cli/address_option.h"
 #include "kv_events/escape_text.h"
+#include "kv_events/subscribe/rank_group.h"
 
 namespace kvwire::engine {
 
@@ -49,6 +51,44 @@ std::size_t CommaBeforeScheme(const std::string& text) {
   return std::string::npos;
 }
 
+constexpr std::string_view kRankKey = "rank=";
+constexpr std::string_view kDpSizeKey = "dp-size=";
+
+bool IsRankWord(std::string_view word) { return word.starts_with(kRankKey) || word.starts_with(kDpSizeKey); }
+
+// REQUIRES: IsRankWord(word).
+Status AddRankWord(std::string_view word, std::string_view place, RankWords* ranks) {
+  const bool names_rank = word.starts_with(kRankKey);
+  const std::string_view key = names_rank ? kRankKey : kDpSizeKey;
+  const std::int64_t least = names_rank ? 0 : 1;
+  const std::int64_t most = names_rank ? kMaxDpSize - 1 : kMaxDpSize;
+  const std::string_view text = word.substr(key.size());
+  std::optional<std::int64_t>& value = names_rank ? ranks->rank : ranks->dp_size;
+  const auto refuse = [&](std::string_view reason) {
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("{}: \"{}\": {}; allowed: {}{} to {}, once", place,
+                                                              ShortText(word), reason, key, least, most));
+  };
+  if (value) return refuse("is said twice");
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return refuse("is no number");
+  if (number < least || number > most) return refuse("is out of range");
+  value = number;
+  return {};
+}
+
+StreamAddress AddressAt(const DnsSource::Name& name, const std::string& host) {
+  StreamAddress address;
+  address.endpoint.host = host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
+  address.endpoint.port = name.port;
+  address.name = address.endpoint.ToString();
+  if (name.replay_port) {
+    address.replay_endpoint = address.endpoint;
+    address.replay_endpoint->port = name.replay_port;
+  }
+  return address;
+}
+
 std::vector<std::string> Columns(std::string_view line) {
   constexpr std::string_view kBlanks = " \t\r";
   std::vector<std::string> columns;
@@ -62,24 +102,32 @@ std::vector<std::string> Columns(std::string_view line) {
   return columns;
 }
 
-Result<StreamAddress> ParseLine(std::vector<std::string> columns, const std::string& place) {
+Result<std::vector<StreamAddress>> ParseLine(std::vector<std::string> columns, const std::string& place,
+                                             std::int64_t dp_size) {
   constexpr std::size_t kMost = 4;
+  RankWords ranks;
+  for (; columns.size() > 1 && IsRankWord(columns.back()); columns.pop_back()) {
+    if (const Status added = AddRankWord(columns.back(), place, &ranks); !added) {
+      return tl::unexpected<Error>(added.error());
+    }
+  }
   if (columns.size() > kMost) {
     return MakeError(
         ErrorCode::kInvalidArgument,
-        fmt::format("{}: {} columns; allowed: ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]]", place, columns.size()));
+        fmt::format("{}: {} columns; allowed: ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]] [rank=R] [dp-size=N]", place,
+                    columns.size()));
   }
   columns.resize(kMost);
   Result<StreamAddress> address =
       MakeStreamAddress(columns[0], place + ": endpoint", columns[1], place + ": replay_endpoint");
-  if (!address) return address;
+  if (!address) return tl::unexpected<Error>(address.error());
   address->topic = columns[2];
   if (columns[3].size() > kMaxNameBytes) {
     return MakeError(ErrorCode::kInvalidArgument, fmt::format("{}: name \"{}\": has {} bytes; allowed: up to {}", place,
                                                               ShortText(columns[3]), columns[3].size(), kMaxNameBytes));
   }
   if (!columns[3].empty()) address->name = columns[3];
-  return address;
+  return WithRanks(*std::move(address), ranks.WithDpSize(dp_size), place);
 }
 
 std::optional<std::uint16_t> ParsePort(std::string_view text) {
@@ -134,9 +182,40 @@ Result<StreamAddress> ParseStreamAddress(const std::string& text, std::string_vi
   return MakeStreamAddress(text.substr(0, comma), flag, text.substr(comma + 1), flag);
 }
 
+Result<RankedText> SplitRankWords(const std::string& text, std::string_view flag) {
+  RankedText split{text, {}};
+  for (std::size_t comma = split.address.rfind(','); comma != std::string::npos; comma = split.address.rfind(',')) {
+    const std::string word = split.address.substr(comma + 1);
+    if (!IsRankWord(word)) break;
+    if (const Status added = AddRankWord(word, flag, &split.ranks); !added) {
+      return tl::unexpected<Error>(added.error());
+    }
+    split.address.resize(comma);
+  }
+  return split;
+}
+
+Result<std::vector<StreamAddress>> WithRanks(StreamAddress address, const RankWords& ranks, std::string_view place) {
+  const std::int64_t dp_size = ranks.dp_size.value_or(0);
+  if (!ranks.rank && dp_size <= 1) return std::vector<StreamAddress>{std::move(address)};
+  if (!ranks.rank) {
+    Result<std::vector<StreamAddress>> all = AddressesOfRanks(address, dp_size);
+    if (!all) return MakeError(all.error().code, fmt::format("{}: {}", place, all.error().message));
+    return all;
+  }
+  if (ranks.dp_size && *ranks.rank >= dp_size) {
+    return MakeError(ErrorCode::kInvalidArgument, fmt::format("{}: \"rank={}\": there are {} ranks; allowed: 0 to {}",
+                                                              place, *ranks.rank, dp_size, dp_size - 1));
+  }
+  StreamAddress one = AsRank(std::move(address), *ranks.rank);
+  one.dp_size = dp_size;
+  return std::vector<StreamAddress>{std::move(one)};
+}
+
 Result<MaybeAddresses> ListSource::Look(MonotonicNanos) { return std::exchange(addresses_, std::nullopt); }
 
-Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const std::string& file) {
+Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const std::string& file,
+                                                   std::int64_t dp_size) {
   std::vector<StreamAddress> addresses;
   std::map<std::string, std::size_t> line_of_name;
   std::size_t line_number = 0;
@@ -147,15 +226,17 @@ Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const 
     const std::string place = fmt::format("{}, line {}", file, ++line_number);
     std::vector<std::string> columns = Columns(line);
     if (columns.empty()) continue;
-    Result<StreamAddress> address = ParseLine(std::move(columns), place);
-    if (!address) return tl::unexpected<Error>(address.error());
-    const auto [known, added] = line_of_name.emplace(address->name, line_number);
-    if (!added) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       fmt::format("{}: name \"{}\": is the name of line {}, too; allowed: different names", place,
-                                   ShortText(address->name), known->second));
+    Result<std::vector<StreamAddress>> of_line = ParseLine(std::move(columns), place, dp_size);
+    if (!of_line) return of_line;
+    for (StreamAddress& address : *of_line) {
+      const auto [known, added] = line_of_name.emplace(address.name, line_number);
+      if (!added) {
+        return MakeError(ErrorCode::kInvalidArgument,
+                         fmt::format("{}: name \"{}\": is the name of line {}, too; allowed: different names", place,
+                                     ShortText(address.name), known->second));
+      }
+      addresses.push_back(std::move(address));
     }
-    addresses.push_back(*std::move(address));
   }
   return addresses;
 }
@@ -171,7 +252,7 @@ Result<MaybeAddresses> FileSource::Look(MonotonicNanos) {
   stamp_ = stamp;
   const Result<std::string> text = ReadFile(path_);
   if (!text) return tl::unexpected<Error>(text.error());
-  Result<std::vector<StreamAddress>> addresses = ParseStreamList(*text, path_);
+  Result<std::vector<StreamAddress>> addresses = ParseStreamList(*text, path_, dp_size_);
   if (!addresses) return tl::unexpected<Error>(addresses.error());
   return MaybeAddresses(*std::move(addresses));
 }
@@ -186,29 +267,26 @@ Result<MaybeAddresses> DnsSource::Look(MonotonicNanos now) {
   if (!hosts) return tl::unexpected<Error>(hosts.error());
   std::vector<StreamAddress> addresses;
   for (const std::string& host : *hosts) {
-    StreamAddress address;
-    address.endpoint.host = host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
-    address.endpoint.port = name_.port;
-    address.name = address.endpoint.ToString();
-    if (name_.replay_port) {
-      address.replay_endpoint = address.endpoint;
-      address.replay_endpoint->port = name_.replay_port;
-    }
-    addresses.push_back(std::move(address));
+    Result<std::vector<StreamAddress>> of_host = WithRanks(AddressAt(name_, host), name_.ranks, name_.host);
+    if (!of_host) return tl::unexpected<Error>(of_host.error());
+    std::ranges::move(*of_host, std::back_inserter(addresses));
   }
   return MaybeAddresses(std::move(addresses));
 }
 
 bool IsDnsName(std::string_view text) noexcept { return text.starts_with(kDnsScheme); }
 
-Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view flag) {
+Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view flag, std::int64_t dp_size) {
   const auto refuse = [&](std::string_view reason) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("{}: \"{}\": {}; allowed: dns://NAME:PORT or dns://NAME:PORT,REPLAY_PORT", flag,
                                  ShortText(text), reason));
   };
-  std::string_view rest = std::string_view(text).substr(kDnsScheme.size());
+  const Result<RankedText> split = SplitRankWords(text, flag);
+  if (!split) return tl::unexpected<Error>(split.error());
+  std::string_view rest = std::string_view(split->address).substr(kDnsScheme.size());
   DnsSource::Name name;
+  name.ranks = split->ranks.WithDpSize(dp_size);
   if (const std::size_t comma = rest.find(','); comma != std::string_view::npos) {
     name.replay_port = ParsePort(rest.substr(comma + 1));
     if (!name.replay_port) return refuse("the replay port is not a number from 1 to 65535");
@@ -222,6 +300,9 @@ Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view f
   if (!port) return refuse("the port is not a number from 1 to 65535");
   name.port = *port;
   if (name.replay_port == name.port) return refuse("both ports are the same");
+  const auto ranks =
+      WithRanks(AddressAt(name, name.host), name.ranks, fmt::format("{}: \"{}\"", flag, ShortText(text)));
+  if (!ranks) return tl::unexpected<Error>(ranks.error());
   return name;
 }
 

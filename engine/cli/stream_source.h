@@ -32,6 +32,26 @@ class StreamSource {
   virtual bool must_begin_well() const noexcept { return true; }
 };
 
+// Which data-parallel rank an address is of, or of how many ranks of one instance it stands for.
+struct RankWords {
+  std::optional<std::int64_t> rank = std::nullopt;     // "rank=R": the address is that of this rank
+  std::optional<std::int64_t> dp_size = std::nullopt;  // "dp-size=N": the instance has so many ranks
+
+  // `size`: of an instance that does not say how many it has.
+  RankWords WithDpSize(std::int64_t size) const { return {rank, dp_size || size <= 1 ? dp_size : std::optional(size)}; }
+};
+
+// What may follow an address, behind commas: "ADDRESS[,rank=R][,dp-size=N]". Errors: name the flag and the word.
+struct RankedText {
+  std::string address;
+  RankWords ranks;
+};
+Result<RankedText> SplitRankWords(const std::string& text, std::string_view flag);
+
+// One address, or without a rank and with a dp_size above 1 those of all ranks, from that of rank 0. Errors: name the
+// place.
+Result<std::vector<StreamAddress>> WithRanks(StreamAddress address, const RankWords& ranks, std::string_view place);
+
 // "ENDPOINT" or "ENDPOINT,REPLAY_ENDPOINT"; the stream's name is the endpoint. Errors: name the flag.
 Result<StreamAddress> ParseStreamAddress(const std::string& text, std::string_view flag);
 
@@ -49,15 +69,16 @@ class ListSource final : public StreamSource {
   std::optional<std::vector<StreamAddress>> addresses_;
 };
 
-// A line per stream: "ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]]", "-" for what is left out; "#" begins a comment.
-// Errors: name the place, "streams.txt, line 3", and the column.
-Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const std::string& file);
+// A line per stream: "ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]] [rank=R] [dp-size=N]", "-" for what is left out; "#"
+// begins a comment. dp_size: of lines that say none. Errors: name the place, "streams.txt, line 3", and the column.
+Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const std::string& file,
+                                                   std::int64_t dp_size = 1);
 
 // A file of such lines, read again when it has changed.
 // Bounds: 1 MiB.
 class FileSource final : public StreamSource {
  public:
-  explicit FileSource(std::string path) : path_(std::move(path)) {}
+  explicit FileSource(std::string path, std::int64_t dp_size = 1) : path_(std::move(path)), dp_size_(dp_size) {}
   Result<std::optional<std::vector<StreamAddress>>> Look(MonotonicNanos now) override;
 
  private:
@@ -71,6 +92,7 @@ class FileSource final : public StreamSource {
   };
 
   const std::string path_;
+  const std::int64_t dp_size_;
   std::optional<Stamp> stamp_;
 };
 
@@ -81,6 +103,7 @@ class DnsSource final : public StreamSource {
     std::string host;
     std::uint16_t port = 0;
     std::optional<std::uint16_t> replay_port;
+    RankWords ranks = {};  // of each address
   };
   // The addresses of a host as text, without brackets.
   using Resolver = std::function<Result<std::vector<std::string>>(const std::string& host)>;
@@ -96,8 +119,9 @@ class DnsSource final : public StreamSource {
   std::optional<MonotonicNanos> next_look_;
 };
 
-// "dns://NAME:PORT" or "dns://NAME:PORT,REPLAY_PORT". Errors: name the flag.
-Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view flag);
+// "dns://NAME:PORT" or "dns://NAME:PORT,REPLAY_PORT", with rank words; dp_size: where they say none. Errors: name the
+// flag.
+Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view flag, std::int64_t dp_size = 1);
 bool IsDnsName(std::string_view text) noexcept;
 
 // Asks the system, for all A and AAAA records.

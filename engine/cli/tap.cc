@@ -33,6 +33,7 @@
 #include "kv_events/subscribe/dialect.h"
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/figure_board.h"
+#include "kv_events/subscribe/rank_group.h"
 #include "kv_events/subscribe/watched_stream.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/zmq_context.h"
@@ -61,7 +62,7 @@ void AddOptions(CLI::App& command, TapOptions& options) {
   AddCountFunction(
       command, "--against-rank", 0, {0, std::numeric_limits<std::uint32_t>::max()},
       [&options](std::uint64_t rank) { options.against_rank = static_cast<std::uint32_t>(rank); },
-      "Data-parallel rank of this stream at that engine");
+      "Data-parallel rank of this stream at that engine; else the one of --endpoint, or 0");
   AddCountFunction(
       command, "--first-seq", 0, {0, kEndOfReplay - 1},
       [&options](std::uint64_t number) { options.first_seq = number; }, "Number of a publisher's first message");
@@ -139,6 +140,16 @@ Result<Addresses> ParseAddresses(const OneEndpoint& options, SocketMode mode) {
   return Addresses{*live, *replay};
 }
 
+StreamAddress AddressOf(const Addresses& addresses, const OneEndpoint& one, const std::string& topic) {
+  StreamAddress address;
+  address.name = one.endpoint;
+  address.endpoint = addresses.live;
+  address.replay_endpoint = addresses.replay;
+  address.topic = topic;
+  if (one.rank) return AsRank(std::move(address), *one.rank);
+  return address;
+}
+
 Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
   if (const Status files = CheckFiles(options.output); !files) return tl::unexpected<Error>(files.error());
   if (options.against.empty() && options.against_rank) {
@@ -150,23 +161,21 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
   if (!addresses) return tl::unexpected<Error>(addresses.error());
   const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
   Tap tap;
-  TapOutput output = options.output;
-  output.check = output.check || !options.against.empty();
-  output.removals = options.removals == "exact" ? Removals::kExact : Removals::kPerCopy;
-  auto sink = TapSink::Create(output);
+  const StreamAddress address = AddressOf(*addresses, one, options.streams.topic);
+  auto sink = TapSink::Create(options.OutputOf(address));
   if (!sink) return tl::unexpected<Error>(sink.error());
   tap.sink = *std::move(sink);
   if (!options.against.empty()) {
-    auto client = TruthClient::Create(options.against, options.against_rank.value_or(0));
+    const auto rank = static_cast<std::uint32_t>(address.rank.value_or(0));
+    auto client = TruthClient::Create(options.against, options.against_rank.value_or(rank));
     if (!client) return tl::unexpected<Error>(client.error());
     tap.sink->CompareWith(*std::move(client));
   }
-  LinkOptions link;
+  WatchedStream::Options watched = options.Watched();
   // The publisher drops what does not fit at a subscriber; a watcher must not be the cause of a gap.
-  link.receive_hwm = 0;
-  link.max_message_bytes = kMaxRecordedPayload;
-  link.watch_peers = true;
-  link.subscription = options.streams.topic;
+  watched.receive_hwm = 0;
+  LinkOptions link = watched.Link();
+  link.reconnect_max = {};  // one publisher is looked for as often as ZeroMQ does
   auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, addresses->live, link)
                            : ZmqLink::Connect(context, LinkKind::kSub, addresses->live, link);
   if (!live) return tl::unexpected<Error>(live.error());
@@ -177,22 +186,13 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
     replay = ReplayLinksTo(context, *addresses->replay);
     tap.replay_arrival = std::make_unique<Arrival>(one.replay_endpoint);
   }
-  EventStreamOptions stream;
-  stream.topic = options.streams.topic;
-  stream.dialect = *DialectByName(options.dialect);
-  stream.first_sequence = options.first_seq;
   if (options.bind) {
-    tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), stream, tap.sink.get());
+    tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), watched.stream, tap.sink.get());
   } else {
     tap.stream = std::make_unique<EventStream>(LiveLinksTo(context, addresses->live, link, *std::move(live)),
-                                               std::move(replay), stream, tap.sink.get());
+                                               std::move(replay), watched.stream, tap.sink.get());
   }
-  StreamAddress address;
-  address.name = one.endpoint;
-  address.endpoint = addresses->live;
-  address.replay_endpoint = addresses->replay;
-  address.topic = options.streams.topic;
-  tap.board = std::make_unique<FigureBoard>(std::move(address));
+  tap.board = std::make_unique<FigureBoard>(address);
   return tap;
 }
 
@@ -292,7 +292,7 @@ int RunTapOne(const TapOptions& options, const OneEndpoint& one) {
     return kTapFailed;
   }
   tap->metrics = *std::move(metrics);
-  tap->sink->Listening(tap->endpoint, one.replay_endpoint);
+  tap->sink->Begins(tap->endpoint, one.replay_endpoint, options.bind ? SocketMode::kBind : SocketMode::kConnect);
   Watch(options, *tap);
   AskEngineAtLast(*tap);
   LookForPublisher(*tap, SystemClock::Get().Now());

@@ -21,10 +21,13 @@
 #include "engine/cli/metrics_server.h"
 #include "engine/cli/number_options.h"
 #include "engine/cli/output.h"
+#include "engine/cli/rank_groups_json.h"
 #include "engine/cli/stop_signal.h"
 #include "engine/cli/stream_roster.h"
 #include "engine/cli/tap_format.h"
 #include "kv_events/clock.h"
+#include "kv_events/config.h"
+#include "kv_events/subscribe/rank_group.h"
 #include "kv_events/subscribe/stream_set.h"
 
 namespace kvwire::engine {
@@ -78,19 +81,16 @@ Status CheckFlags(const TapOptions& options) {
 
 StreamSet::Options SetOptions(const TapOptions& options) {
   StreamSet::Options set;
-  set.stream.stream.first_sequence = options.first_seq;
-  set.stream.stream.dialect = *DialectByName(options.dialect);
+  set.stream = options.Watched();
   set.stream.log = [](LogLevel, std::string_view line) { PrintError("tap", line); };
-  set.make_sink = [output = options.output, exact = options.removals == "exact"](
-                      const StreamAddress& address) -> Result<std::unique_ptr<CheckedSink>> {
-    TapOutput own = output;
+  set.make_sink = [options](const StreamAddress& address) -> Result<std::unique_ptr<CheckedSink>> {
+    TapOutput own = options.OutputOf(address);
     own.stream = address.name;
-    own.rank = address.rank;
-    own.removals = exact ? Removals::kExact : Removals::kPerCopy;
     auto sink = TapSink::Create(own);
     if (!sink) return tl::unexpected<Error>(sink.error());
-    (*sink)->Listening(address.endpoint.ToString(),
-                       address.replay_endpoint ? address.replay_endpoint->ToString() : std::string());
+    (*sink)->Begins(address.endpoint.ToString(),
+                    address.replay_endpoint ? address.replay_endpoint->ToString() : std::string(),
+                    SocketMode::kConnect);
     return *std::move(sink);
   };
   return set;
@@ -151,7 +151,14 @@ int Fail(const Error& error) {
   return kTapFailed;
 }
 
-void PrintOverall(const TapOptions& options, const Endings& endings) {
+// The worst of the streams' verdicts, and of the instances': one whose ranks are not all there was not seen as a whole.
+CheckVerdict WorstOf(const Endings& endings, const std::vector<RankGroup>& groups) {
+  const CheckVerdict worst = endings.Worst();
+  const bool complete = std::ranges::all_of(groups, &RankGroup::complete);
+  return complete || worst == CheckVerdict::kViolated ? worst : CheckVerdict::kIncomplete;
+}
+
+void PrintOverall(const TapOptions& options, const Endings& endings, const std::vector<RankGroup>& groups) {
   Json verdicts = Json::object();
   std::string text;
   std::size_t streams = 0;
@@ -162,10 +169,16 @@ void PrintOverall(const TapOptions& options, const Endings& endings) {
     verdicts[std::string(kvwire::ToString(verdict))] = count;
     text += fmt::format(", {} {}", kvwire::ToString(verdict), count);
   }
-  const std::string_view worst = kvwire::ToString(endings.Worst());
+  const std::string_view worst = kvwire::ToString(WorstOf(endings, groups));
   if (options.output.json) {
-    Print(JsonLine({{"streams", streams}, {"verdicts", verdicts}, {"verdict", worst}}));
+    Json line{{"streams", streams}, {"verdicts", verdicts}};
+    if (!groups.empty()) line["instances"] = RankGroupsAsJson(groups);
+    line["verdict"] = worst;
+    Print(JsonLine(line));
   } else {
+    for (const RankGroup& group : groups) {
+      if (!group.complete()) Print(group.ToString() + "\n");
+    }
     Print(fmt::format("streams {}{}\n", streams, text));
     if (options.output.check) Print(fmt::format("verdict: {}\n", worst));
   }
@@ -201,11 +214,18 @@ int RunTapMany(const TapOptions& options) {
   Watch(options, &set);
   roster.Stop();
   metrics->reset();
-  for (const StreamSet::Ended& ended : set.RemoveAll()) endings.Take(ended);
-  PrintOverall(options, endings);
+  std::vector<StreamFigures> figures;
+  for (const StreamSet::Ended& ended : set.RemoveAll()) {
+    endings.Take(ended);
+    figures.push_back(ended.figures);
+  }
+  const std::vector<RankGroup> groups = RankGroupsOf(figures, RankPresence::kEver);
+  PrintOverall(options, endings, groups);
   if (const Status written = endings.written(); !written) return Fail(written.error());
-  const CheckVerdict worst = endings.Worst();
-  if (options.output.check) return static_cast<int>(worst);
+  const CheckVerdict worst = WorstOf(endings, groups);
+  const bool complete = std::ranges::all_of(groups, &RankGroup::complete);
+  // A rank that never came is never a pass, asked to check or not.
+  if (options.output.check || (!complete && worst == CheckVerdict::kIncomplete)) return static_cast<int>(worst);
   return endings.Count(CheckVerdict::kSilent) > 0 || worst == CheckVerdict::kSilent
              ? static_cast<int>(CheckVerdict::kSilent)
              : 0;

@@ -9,6 +9,7 @@
 #include "engine/cli/tap_sink.h"
 #include "kv_events/clock.h"
 #include "kv_events/subscribe/dialect.h"
+#include "kv_events/subscribe/watched_stream.h"
 #include "kv_events/wire/frames.h"
 
 namespace kvwire::engine {
@@ -26,6 +27,23 @@ struct TapOptions {
   std::optional<std::uint32_t> against_rank;
   std::string metrics;  // address; empty: none
   TapOutput output;
+
+  // How each stream is received.
+  WatchedStream::Options Watched() const {
+    WatchedStream::Options watched;
+    watched.stream.dialect = *DialectByName(dialect);
+    watched.stream.first_sequence = first_seq;
+    watched.stream.topic = streams.topic;
+    return watched;
+  }
+  // What is done with the stream at `address`; of the only one the name does not go before each line.
+  TapOutput OutputOf(const StreamAddress& address) const {
+    TapOutput own = output;
+    own.rank = address.rank;
+    own.check = output.check || !against.empty();
+    own.removals = removals == "exact" ? Removals::kExact : Removals::kPerCopy;
+    return own;
+  }
 };
 
 // How long publishers are asked at the end whether what came is all.

@@ -225,7 +225,7 @@ void TapSink::OnDigestDiffers(SequenceNumber next, const DigestEntries& theirs) 
 }
 
 void TapSink::OnState(const StreamStatus& status) {
-  Notice("state", fmt::format("{}: {}", kvwire::ToString(status.state), status.reason));
+  Notice("state", fmt::format("{}: {}", kvwire::ToString(status.state), status.Reason()));
 }
 
 void TapSink::CompareWith(std::unique_ptr<TruthClient> client) {
@@ -252,14 +252,15 @@ std::string TapSink::WhyIncomplete() const {
   return why.empty() || ranks.empty() ? why : why + "; " + ranks;
 }
 
-void TapSink::Listening(const std::string& endpoint, const std::string& replay_endpoint) {
+void TapSink::Begins(const std::string& endpoint, const std::string& replay_endpoint, SocketMode mode) {
+  const bool binds = mode == SocketMode::kBind;
   if (output_.json) {
-    Json line{{"listening", endpoint}};
+    Json line{{binds ? "listening" : "connecting", endpoint}};
     if (!replay_endpoint.empty()) line["replay"] = replay_endpoint;
     PrintJson(line);
   } else {
-    Print(fmt::format("listening on {}{}{}\n", endpoint, replay_endpoint.empty() ? "" : ", replay from ",
-                      replay_endpoint));
+    Print(fmt::format("{} {}{}{}\n", binds ? "listening on" : "connecting to", endpoint,
+                      replay_endpoint.empty() ? "" : ", replay from ", replay_endpoint));
   }
   std::fflush(stdout);
 }

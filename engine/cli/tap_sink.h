@@ -13,6 +13,7 @@
 
 #include "engine/cli/tap_against.h"
 #include "engine/cli/tap_format.h"
+#include "kv_events/config.h"
 #include "kv_events/error.h"
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/recording.h"
@@ -59,8 +60,8 @@ class TapSink final : public CheckedSink {
   void OnDigestDiffers(SequenceNumber next, const DigestEntries& theirs) override;
   void OnState(const StreamStatus& status) override;
 
-  // Prints "listening on ..." or its JSON form.
-  void Listening(const std::string& endpoint, const std::string& replay_endpoint);
+  // Prints "listening on ..." or "connecting to ...", or its JSON form. REQUIRES: mode is not kAuto.
+  void Begins(const std::string& endpoint, const std::string& replay_endpoint, SocketMode mode);
 
   // An address that was never connected, for the summary.
   void NeverConnected(const std::string& address) { never_connected_.push_back(address); }

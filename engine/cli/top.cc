@@ -22,6 +22,7 @@
 #include "engine/cli/top_table.h"
 #include "kv_events/clock.h"
 #include "kv_events/escape_text.h"
+#include "kv_events/subscribe/rank_group.h"
 #include "kv_events/subscribe/stream_set.h"
 
 namespace kvwire::engine {
@@ -41,6 +42,11 @@ struct TopOptions {
 
 bool Well(const StreamFigures& stream) {
   return stream.status.state == StreamState::kSynchronised && stream.verdict != CheckVerdict::kViolated;
+}
+
+bool AllWell(const std::vector<StreamFigures>& streams) {
+  return !streams.empty() && std::ranges::all_of(streams, Well) &&
+         std::ranges::all_of(RankGroupsOf(streams, RankPresence::kNow), &RankGroup::complete);
 }
 
 std::chrono::nanoseconds Interval(const TopOptions& options) {
@@ -151,8 +157,7 @@ int RunTop(const TopOptions& options) {
   if (options.once) {
     WaitForFirstFigures(set, options.wait);
     std::vector<StreamFigures> streams = set.Snapshot();
-    const bool well = !streams.empty() && std::all_of(streams.begin(), streams.end(), Well);
-    if (!well) exit_code = kExitNotWell;
+    if (!AllWell(streams)) exit_code = kExitNotWell;
     shown = PrintPlain(options, std::move(streams));
   } else {
     shown = screen ? ShowOnScreen(options, set, last) : ShowPlain(options, set);
@@ -169,8 +174,10 @@ void AddTopCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("top", "Show streams of KV-cache events, a row each, the worst first");
   const auto options = std::make_shared<TopOptions>();
   AddStreamOptions(*command, &options->streams);
-  command->add_flag("--once", options->once,
-                    "Print one table and end; exit code 0 only if every stream is synchronised, and none broke a rule");
+  command->add_flag(
+      "--once", options->once,
+      "Print one table and end; exit code 0 only if every stream is synchronised, no rank is missing, and "
+      "none broke a rule");
   command->add_flag("--json", options->json, "Print JSON, one object a refresh");
   AddSeconds(*command, "--interval", &options->interval, "Seconds from one refresh to the next");
   AddSeconds(*command, "--wait", &options->wait,

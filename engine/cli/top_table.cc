@@ -10,8 +10,10 @@
 
 #include <fmt/format.h>
 
+#include "engine/cli/rank_groups_json.h"
 #include "kv_events/escape_text.h"
 #include "kv_events/events.h"
+#include "kv_events/subscribe/rank_group.h"
 
 namespace kvwire::engine {
 
@@ -89,7 +91,7 @@ std::uint64_t BlocksOf(const StreamFigures& stream, const std::string& medium) {
 
 std::string NameOf(const StreamFigures& stream) {
   constexpr std::string_view kTcp = "tcp://";
-  std::string_view name = stream.address.name;
+  std::string_view name = stream.address.instance.empty() ? stream.address.name : stream.address.instance;
   if (name.starts_with(kTcp)) name.remove_prefix(kTcp.size());
   return EscapeText(name);
 }
@@ -104,24 +106,56 @@ std::string CountLine(const std::vector<StreamFigures>& streams) {
   return line;
 }
 
-std::string Heading(std::size_t name_width, const std::vector<std::string>& media) {
-  std::string line = fmt::format("{:<{}} {:<7} {:>8} {:>6}", "STREAM", name_width, "STATE", "NEXT", "EV/S");
-  for (const std::string& medium : media) line += fmt::format(" {:>5}", CutLine(EscapeText(medium), 5));
+// The columns that not every table has.
+struct Columns {
+  std::size_t name_width = 0;
+  bool ranks = false;
+  std::vector<std::string> media;
+};
+
+std::string RankCell(const StreamFigures& stream) {
+  return stream.address.rank ? std::to_string(*stream.address.rank) : std::string("-");
+}
+
+std::string Heading(const Columns& columns) {
+  std::string line = fmt::format("{:<{}}", "STREAM", columns.name_width);
+  if (columns.ranks) line += fmt::format(" {:>4}", "RANK");
+  line += fmt::format(" {:<7} {:>8} {:>6}", "STATE", "NEXT", "EV/S");
+  for (const std::string& medium : columns.media) line += fmt::format(" {:>5}", CutLine(EscapeText(medium), 5));
   return line + fmt::format(" {:>4} {:>4} {:>4} {:<8}", "AGE", "GAPS", "RST", "VERDICT");
 }
 
-std::string Row(const StreamFigures& stream, std::size_t name_width, const std::vector<std::string>& media,
-                MonotonicNanos now) {
-  std::string line = fmt::format(
-      "{:<{}} {:<7} {:>8} {:>6}", CutLine(NameOf(stream), name_width), name_width, ShortName(stream.status.state),
+std::string Row(const StreamFigures& stream, const Columns& columns, MonotonicNanos now) {
+  std::string line = fmt::format("{:<{}}", CutLine(NameOf(stream), columns.name_width), columns.name_width);
+  if (columns.ranks) line += fmt::format(" {:>4}", RankCell(stream));
+  line += fmt::format(
+      " {:<7} {:>8} {:>6}", ShortName(stream.status.state),
       stream.next < 100'000'000 ? std::to_string(stream.next) : ShortNumber(static_cast<double>(stream.next)),
       ShortNumber(stream.events_per_second));
-  for (const std::string& medium : media) {
+  for (const std::string& medium : columns.media) {
     line += fmt::format(" {:>5}", ShortNumber(static_cast<double>(BlocksOf(stream, medium))));
   }
   const std::string age = stream.last_message_at ? ShortTime(now - *stream.last_message_at) : "-";
   return line + fmt::format(" {:>4} {:>4} {:>4} {:<8}", age, ShortNumber(static_cast<double>(stream.stream.gaps)),
                             ShortNumber(static_cast<double>(stream.stream.restarts)), ShortName(stream.verdict));
+}
+
+// Of the instances whose ranks are not all there; with few rows for a quarter of them at most.
+std::vector<std::string> GroupLines(const std::vector<StreamFigures>& streams, TableSize size) {
+  const std::size_t most = size.rows == 0 ? streams.size() : std::max<std::size_t>(size.rows / 4, 1);
+  std::vector<std::string> lines;
+  for (const RankGroup& group : RankGroupsOf(streams, RankPresence::kNow)) {
+    if (!group.complete()) lines.push_back(group.ToString());
+  }
+  if (lines.size() > most) {
+    const std::size_t left_out = lines.size() - (most - 1);
+    lines.resize(most - 1);
+    lines.push_back(fmt::format("{} instance{} incomplete", left_out, left_out == 1 ? " is" : "s are"));
+  }
+  if (size.columns > 0) {
+    for (std::string& line : lines) line = CutLine(line, std::max(size.columns, kLeastColumns));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -160,27 +194,34 @@ void SortWorstFirst(std::vector<StreamFigures>* streams) {
 
 std::vector<std::string> TopLines(std::vector<StreamFigures> streams, MonotonicNanos now, TableSize size) {
   SortWorstFirst(&streams);
-  std::vector<std::string> media = MediaOf(streams);
-  const auto width_without_name = [&media] { return Heading(0, media).size() - std::string_view("STREAM").size(); };
-  std::size_t name_width = std::string_view("STREAM").size();
-  for (const StreamFigures& stream : streams) name_width = std::max(name_width, NameOf(stream).size());
+  Columns table{std::string_view("STREAM").size(), false, MediaOf(streams)};
+  for (const StreamFigures& stream : streams) {
+    table.name_width = std::max(table.name_width, NameOf(stream).size());
+    table.ranks = table.ranks || stream.address.rank;
+  }
+  const auto width_without_name = [&table] {
+    return Heading({0, table.ranks, table.media}).size() - std::string_view("STREAM").size();
+  };
   if (size.columns > 0) {
     const std::size_t columns = std::max(size.columns, kLeastColumns);
     constexpr std::size_t kLeastName = 8;
     // Lower tiers go before the names become too short to tell.
-    while (media.size() > 1 && width_without_name() + kLeastName > columns) media.pop_back();
-    name_width = std::min(name_width, columns - width_without_name());
+    while (table.media.size() > 1 && width_without_name() + kLeastName > columns) table.media.pop_back();
+    table.name_width = std::min(table.name_width, columns - width_without_name());
   }
-  std::vector<std::string> lines{CountLine(streams), Heading(name_width, media)};
-  const std::size_t room = size.rows == 0 ? streams.size() : size.rows - std::min<std::size_t>(size.rows, 2);
+  std::vector<std::string> lines = GroupLines(streams, size);
+  lines.insert(lines.begin(), CountLine(streams));
+  lines.push_back(Heading(table));
+  const std::size_t room = size.rows == 0 ? streams.size() : size.rows - std::min(size.rows, lines.size());
   const std::size_t shown = streams.size() <= room ? streams.size() : room - std::min<std::size_t>(room, 1);
-  for (std::size_t i = 0; i < shown; ++i) lines.push_back(Row(streams[i], name_width, media, now));
+  for (std::size_t i = 0; i < shown; ++i) lines.push_back(Row(streams[i], table, now));
   if (shown < streams.size()) lines.push_back(fmt::format("and {} more", streams.size() - shown));
   return lines;
 }
 
 Json TopAsJson(std::vector<StreamFigures> streams, MonotonicNanos now, double wall_seconds) {
   SortWorstFirst(&streams);
+  const std::vector<RankGroup> groups = RankGroupsOf(streams, RankPresence::kNow);
   Json list = Json::array();
   for (const StreamFigures& stream : streams) {
     Json blocks = Json::array();
@@ -189,8 +230,9 @@ Json TopAsJson(std::vector<StreamFigures> streams, MonotonicNanos now, double wa
     }
     Json row{{"stream", stream.address.name},
              {"endpoint", stream.address.endpoint.ToString()},
+             {"dp_rank", stream.address.rank ? Json(*stream.address.rank) : Json(nullptr)},
              {"state", ToString(stream.status.state)},
-             {"reason", stream.status.reason},
+             {"reason", stream.status.Reason()},
              {"state_seconds", static_cast<double>(now - stream.status_since) * 1e-9},
              {"next", stream.next},
              {"messages", stream.messages()},
@@ -206,7 +248,9 @@ Json TopAsJson(std::vector<StreamFigures> streams, MonotonicNanos now, double wa
     if (!stream.why.empty()) row["incomplete"] = stream.why;
     list.push_back(std::move(row));
   }
-  return Json{{"time", wall_seconds}, {"streams", std::move(list)}};
+  Json table{{"time", wall_seconds}, {"streams", std::move(list)}};
+  if (!groups.empty()) table["instances"] = RankGroupsAsJson(groups);
+  return table;
 }
 
 }  // namespace kvwire::engine

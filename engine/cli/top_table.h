@@ -23,8 +23,9 @@ struct TableSize {
 // The worst first: what broke a rule, then by state, then by verdict, then by name.
 void SortWorstFirst(std::vector<StreamFigures>* streams);
 
-// A line that counts the streams, a line of headings, a line per stream, the worst first; what has no room is counted
-// in the last line. No line is longer than there is room; 60 columns are needed at least. Texts are escaped.
+// A line that counts the streams, one per instance whose ranks are not all there, a line of headings, a line per
+// stream, the worst first; what has no room is counted in the last line. Ranks have a column where one is known. No
+// line is longer than there is room; 60 columns are needed at least. Texts are escaped.
 std::vector<std::string> TopLines(std::vector<StreamFigures> streams, MonotonicNanos now, TableSize size);
 
 // The same as an object, with everything in full.

@@ -144,8 +144,8 @@ ZmqPublisher::ZmqPublisher(const KVEventsConfig& config, const PublisherOptions&
       publish_(std::move(links.publish)),
       replay_(std::move(links.replay)),
       decorated_(options.decorate_publish ? options.decorate_publish(publish_.get()) : nullptr),
-      agent_(AgentOptions(config, options, std::move(encode)), &queue_,
-             decorated_ ? decorated_.get() : static_cast<FrameLink*>(publish_.get()), replay_.get()),
+      agent_(AgentOptions(config, options, std::move(encode)), &*queue_,
+             *decorated_ ? decorated_->get() : static_cast<FrameLink*>(publish_.get()), replay_.get()),
       watching_peers_(!links.binds) {
   source_.data_parallel_rank = rank_;
   source_.endpoint = binds_ ? ReachableAddress(publish_->endpoint()) : publish_->endpoint();
@@ -180,7 +180,7 @@ Status ZmqPublisher::StartThread() {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   Status status;
   try {
-    thread_ = std::thread([this] { Run(); });
+    *thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error& error) {
     status = MakeError(ErrorCode::kUnavailable, fmt::format("cannot start the publisher's thread: {}", error.what()));
   }
@@ -205,18 +205,24 @@ void ZmqPublisher::AnnounceSockets() const {
 }
 
 PublishResult ZmqPublisher::Publish(KVEventBatch&& batch) noexcept {
+  if (queue_.forked()) {
+    batch.Clear();
+    return PublishResult::kUsedAfterFork;
+  }
   if (!batch.data_parallel_rank) batch.data_parallel_rank = rank_;
-  return queue_.Push(&batch);
+  return queue_->Push(&batch);
 }
 
 PublishResult ZmqPublisher::PublishChunk(StateChunk&& chunk) noexcept {
+  if (queue_.forked()) return PublishResult::kUsedAfterFork;
   if (!chunk.blocks.data_parallel_rank) chunk.blocks.data_parallel_rank = rank_;
-  return queue_.PushChunk(&chunk);
+  return queue_->PushChunk(&chunk);
 }
 
 // Either this exchange comes after the one in Park, sees true and signals, or it comes before, and then Park's exchange
 // makes the batch visible to the look that follows it.
 void ZmqPublisher::Wake() noexcept {
+  if (queue_.forked()) return;
   if (options_.runner != nullptr) {
     options_.runner->Wake();
     return;
@@ -233,7 +239,7 @@ std::chrono::microseconds ZmqPublisher::TimeUntil(MonotonicNanos time) const {
 
 void ZmqPublisher::Park() noexcept {
   parked_.exchange(true, std::memory_order_acq_rel);
-  if (queue_.Front() == nullptr) {
+  if (queue_->Front() == nullptr) {
     ZmqLink* const links[] = {publish_.get(), replay_.get()};
     const std::chrono::microseconds longest = options_.host_wakes ? kLongestSleep : kLookInterval;
     WaitForInput(links, &signal_, std::min(longest, TimeUntil(due())));
@@ -282,13 +288,13 @@ void ZmqPublisher::Run() noexcept {
 std::size_t ZmqPublisher::DoWork(MonotonicNanos now) noexcept {
   if (closed_.load(std::memory_order_relaxed)) return 0;
   if (!stopping_.load(std::memory_order_acquire)) {
-    const std::size_t work = agent_.DoWork(now);
+    const std::size_t work = agent_->DoWork(now);
     WarnIfAlone(now);
     WarnIfRefusing(now);
     return work;
   }
-  if (queue_.Front() != nullptr && std::chrono::steady_clock::now() < deadline_) {
-    agent_.PublishQueued();
+  if (queue_->Front() != nullptr && std::chrono::steady_clock::now() < deadline_) {
+    agent_->PublishQueued();
     return 1;
   }
   CloseLinks();
@@ -303,27 +309,27 @@ void ZmqPublisher::AppendLinks(std::vector<ZmqLink*>* links) const {
 }
 
 bool ZmqPublisher::HasWork() noexcept {
-  return queue_.Front() != nullptr ||
+  return queue_->Front() != nullptr ||
          (stopping_.load(std::memory_order_acquire) && !closed_.load(std::memory_order_relaxed));
 }
 
 void ZmqPublisher::CloseLinks() noexcept {
-  if (const std::uint64_t left = queue_.stats().queued; left > 0) {
+  if (const std::uint64_t left = queue_->stats().queued; left > 0) {
     Log(options_.log, LogLevel::kWarning, fmt::format("closed before everything was sent; batches dropped: {}", left));
   }
-  queue_.DropAll();
+  queue_->DropAll();
   // ZeroMQ takes what a socket sends that never had a peer, and drops it.
-  if (watching_peers_ && publish_->peers().connected == 0 && queue_.stats().sent > 0) WarnOfNobody();
+  if (watching_peers_ && publish_->peers().connected == 0 && queue_->stats().sent > 0) WarnOfNobody();
   replay_.reset();
-  decorated_.reset();
+  decorated_->reset();
   const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
   publish_->SetLinger(std::max(kShortestLinger, rest));
   publish_.reset();
 }
 
 void ZmqPublisher::Close(std::chrono::milliseconds deadline) noexcept {
-  if (closing_.exchange(true)) return;
-  queue_.Close();
+  if (queue_.forked() || closing_.exchange(true)) return;
+  queue_->Close();
   deadline = std::clamp(deadline, std::chrono::milliseconds(0), kLongestDeadline);
   deadline_ = std::chrono::steady_clock::now() + deadline;
   stopping_.store(true, std::memory_order_release);
@@ -333,10 +339,10 @@ void ZmqPublisher::Close(std::chrono::milliseconds deadline) noexcept {
     options_.runner->Remove(this);
   } else {
     signal_.Wake();
-    if (thread_.joinable()) thread_.join();
+    if (thread_->joinable()) thread_->join();
   }
   // Nothing, unless a Publish ran into this call.
-  queue_.DropAll();
+  queue_->DropAll();
 }
 
 }  // namespace kvwire

@@ -13,6 +13,7 @@
 #include "kv_events/config.h"
 #include "kv_events/error.h"
 #include "kv_events/event_publisher.h"
+#include "kv_events/fork_guard.h"
 #include "kv_events/publish/factory.h"
 #include "kv_events/publish/publish_queue.h"
 #include "kv_events/publish/publisher_agent.h"
@@ -27,6 +28,9 @@ namespace kvwire {
 // Publish is wait-free and makes no system call. With options.host_wakes its own thread sleeps until Wake, at most
 // 50 ms; without, it looks every 200 microseconds. Either way a replay request wakes it.
 //
+// In a forked child Publish gives kUsedAfterFork, nothing touches the parent's sockets and thread, and what the thread
+// may have been changing is not destroyed.
+//
 // Errors: a peer that never comes, and connections that the system refuses, are one warning per episode in the log.
 // Bounds: Close returns within its deadline and half a second, whatever the peers do; what they have not taken by then
 //   is lost. Queue and replay buffer as the configuration says.
@@ -39,18 +43,18 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
 
   PublishResult Publish(KVEventBatch&& batch) noexcept override;
   PublishResult PublishChunk(StateChunk&& chunk) noexcept override;
-  bool HasRoom() const noexcept override { return queue_.HasRoom(); }
-  StateWants state_wants() const noexcept override { return agent_.wants(); }
+  bool HasRoom() const noexcept override { return !queue_.forked() && queue_->HasRoom(); }
+  StateWants state_wants() const noexcept override { return agent_->wants(); }
   bool resyncs_after_loss() const noexcept override { return resyncs_; }
-  KVEventBatch TakeSpare() noexcept override { return queue_.TakeSpare(); }
+  KVEventBatch TakeSpare() noexcept override { return queue_.forked() ? KVEventBatch() : queue_->TakeSpare(); }
   void Wake() noexcept override;
   using EventPublisher::Close;
   void Close(std::chrono::milliseconds deadline) noexcept override;
-  PublisherStats stats() const noexcept override { return agent_.stats(); }
+  PublisherStats stats() const noexcept override { return agent_->stats(); }
   std::optional<EventSourceInfo> source() const override { return source_; }
 
-  // Why a batch was last lost; empty if none ever was.
-  std::string last_error() const { return agent_.last_error(); }
+  // Why a batch was last lost, empty if none ever was; kForkedText in a forked child.
+  std::string last_error() const { return agent_.forked() ? std::string(kForkedText) : agent_->last_error(); }
 
  private:
   struct Links {
@@ -71,7 +75,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   std::chrono::microseconds TimeUntil(MonotonicNanos time) const;
 
   std::size_t DoWork(MonotonicNanos now) noexcept override;
-  MonotonicNanos due() const noexcept override { return agent_.due(); }
+  MonotonicNanos due() const noexcept override { return agent_->due(); }
   void AppendLinks(std::vector<ZmqLink*>* links) const override;
   bool HasWork() noexcept override;
 
@@ -88,12 +92,12 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   EventSourceInfo source_;
   std::string exposed_;  // the first of the addresses that is bound on every interface; empty: none
 
-  PublishQueue queue_;
+  Unforked<PublishQueue> queue_;
   // Used by the publishing thread once it runs.
   std::unique_ptr<ZmqLink> publish_;
   std::unique_ptr<ZmqLink> replay_;
-  std::unique_ptr<FrameLink> decorated_;  // before publish_; null without decoration
-  PublisherAgent agent_;
+  Unforked<std::unique_ptr<FrameLink>> decorated_;  // before publish_; null without decoration
+  Unforked<PublisherAgent> agent_;
   bool watching_peers_;  // until the first peer or the warning that there is none
   MonotonicNanos started_ = 0;
   std::uint64_t accept_failed_ = 0;  // connections, on both sockets
@@ -106,7 +110,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   std::atomic<bool> stopping_{false};
   std::chrono::steady_clock::time_point deadline_;  // set before stopping_
   std::atomic<bool> closed_{false};                 // the links are gone
-  std::thread thread_;                              // without a runner
+  Unforked<std::thread> thread_;                    // without a runner
 };
 
 }  // namespace kvwire

@@ -197,7 +197,9 @@ void EventStream::UpdateStatus() {
                : recover_to_                                                            ? StreamFact::kReplaying
                : asks && (interrupted_ || !tracker_.started() || (asking_ && joining_)) ? StreamFact::kAsking
                                                                                         : StreamFact::kResting);
-  const StreamStatus status = keeper_.status();
+  StreamStatus status = keeper_.status();
+  if (status.state == StreamState::kSynchronised || status.state == StreamState::kConnecting) refused_.reset();
+  if (status.state == StreamState::kUnsynchronised || taking_) status.refused = refused_;
   if (status == status_) return;
   status_ = status;
   sink_->OnState(status_);
@@ -285,6 +287,7 @@ void EventStream::TakeGap(Waiting message) {
   // What the publisher no longer has is not asked for.
   const bool gone = said_ && said_->oldest && *said_->oldest > tracker_.next();
   if (!recover_to_ && !asking_ && gone && SnapshotsOffered() && now_ >= snapshot_at_) {
+    NoteRefusal(*said_->oldest);
     BeginSnapshot();
   } else if (!recover_to_) {
     StartRecovery(before);
@@ -439,6 +442,17 @@ void EventStream::FlushWaiting(GapReason reason) {
   }
 }
 
+// Numbers from the next one on were asked for, or need not be; number `there` is the first that can be had.
+void EventStream::NoteRefusal(SequenceNumber there) noexcept {
+  if (refused_) return;
+  refused_.emplace();
+  refused_->asked = tracker_.next();
+  if (!said_ || said_->next == said_->first) return;
+  const bool known = said_->oldest && *said_->oldest > refused_->asked;
+  if (said_->oldest) refused_->oldest = known ? *said_->oldest : there;
+  refused_->newest = std::max(said_->next - 1, tracker_.live().value_or(0));
+}
+
 void EventStream::GiveUp(SequenceNumber to, GapReason reason) {
   StreamGap gap;
   gap.from = tracker_.next();
@@ -449,6 +463,7 @@ void EventStream::GiveUp(SequenceNumber to, GapReason reason) {
   stats_.missing += to - gap.from + 1;
   recovery_lost_some_ = true;
   keeper_.Note(gap.joined_late ? StreamFact::kJoinedLate : StreamFact::kMissing);
+  if (reason == GapReason::kNotInReplay || reason == GapReason::kNoAnswer) NoteRefusal(to + 1);
   tracker_.AdvanceTo(to + 1);
   sink_->OnGap(gap);
   if (taking_ && taking_->begun) {

@@ -108,6 +108,8 @@ class EventStream {
   // What to wait on for input; null where there is none.
   std::array<FrameLink*, 4> links() const noexcept;
   PeerCounts live_peers() noexcept { return live_.peers(); }
+  // Whether a publisher is there, as of the last call.
+  bool connected() const noexcept { return peers_.present() > 0; }
   // Whether somebody was ever there to be asked; needs replay links that watch their peers, or an answer.
   bool replay_reached() const noexcept;
   EventStreamStats stats() const noexcept;
@@ -177,6 +179,7 @@ class EventStream {
   void EndRecovery(GapReason reason);
   void FlushWaiting(GapReason reason);
   void GiveUp(SequenceNumber to, GapReason reason);
+  void NoteRefusal(SequenceNumber there) noexcept;
   void UpdateStatus();
 
   // event_stream_questions.cc: connections, lives, hellos.
@@ -243,6 +246,7 @@ class EventStream {
   EventStreamStats stats_;
   StateKeeper keeper_;
   StreamStatus status_;
+  std::optional<ResumeRefusal> refused_;  // until what is held is all there is again
 
   std::optional<Waiting> last_live_;  // to tell a repetition from a restart
   std::optional<LastApplied> last_applied_;

@@ -171,6 +171,7 @@ void EventStream::Forget() {
 void EventStream::BeginLife() {
   last_live_.reset();
   last_applied_.reset();
+  refused_.reset();
   tracker_.Reset();
   said_.reset();
   epoch_.reset();
@@ -394,6 +395,7 @@ void EventStream::AskBehind() {
   } else if (recover_to_) {
     EndRecovery(GapReason::kNotInReplay);
   } else {
+    NoteRefusal(said_->oldest.value_or(said_->next));
     BeginSnapshot();
   }
 }
@@ -421,6 +423,7 @@ bool EventStream::FollowTail() {
     ++stats_.renewed;
     live_.Renew(now_);  // the next connection's question brings the rest
   } else if (said_ && said_->oldest && *said_->oldest > tracker_.next() && SnapshotsOffered()) {
+    NoteRefusal(*said_->oldest);
     WantSnapshot();
   } else {
     StartRecovery(tail.next - 1);

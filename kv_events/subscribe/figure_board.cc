@@ -31,9 +31,12 @@ void FigureBoard::Refresh(const EventStream& stream, const StreamChecker& checke
   figures.rank = checker.last_rank();
   figures.verdict = checker.Verdict();
   figures.why = checker.WhyIncomplete();
+  figures.connected = stream.connected();
   const std::uint64_t messages = figures.messages();
   if (std::exchange(messages_, messages) != messages) last_message_at_ = now;
   figures.last_message_at = last_message_at_;
+  reached_ = reached_ || figures.connected || last_message_at_;
+  figures.reached = reached_;
   MeasureRate(figures.counts.events, now);
   figures.events_per_second = events_per_second_;
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -23,7 +23,7 @@ std::optional<std::string> StateNotes::Look(const StreamStatus& status, Monotoni
     unsaid_ = 0;
     return std::nullopt;
   }
-  std::string line = fmt::format("{}: {}", ToString(status.state), status.reason);
+  std::string line = fmt::format("{}: {}", ToString(status.state), status.Reason());
   if (unsaid_ > 1) line += fmt::format(" (after {} changes)", unsaid_);
   said_ = status;
   unsaid_ = 0;

@@ -23,6 +23,8 @@ struct StreamAddress {
   std::optional<Endpoint> replay_endpoint = std::nullopt;  // gaps stay without it
   std::string topic = {};                                  // only topics with this beginning
   std::optional<std::int64_t> rank = std::nullopt;         // that its batches should name
+  std::string instance = {};                               // the engine whose rank it is; empty: none is said
+  std::int64_t dp_size = 0;                                // ranks that the instance has; 0: not said
 
   friend bool operator==(const StreamAddress&, const StreamAddress&) = default;
 };
@@ -42,7 +44,9 @@ struct StreamFigures {
   double last_ts = 0;                             // of the latest batch, Unix seconds
   std::optional<std::int64_t> rank;               // that it names
   CheckVerdict verdict = CheckVerdict::kSilent;
-  std::string why;  // the verdict is, or would be, incomplete
+  std::string why;         // the verdict is, or would be, incomplete
+  bool connected = false;  // a publisher is there now
+  bool reached = false;    // one was there at some time, or sent something
 
   // Of all kinds, well-formed or not.
   std::uint64_t messages() const noexcept {

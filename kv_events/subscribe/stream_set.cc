@@ -92,25 +92,29 @@ StreamSet::StreamSet(Options options)
     : options_(std::move(options)), context_(options_.context ? options_.context : ZmqContext::Shared()) {
   constexpr std::size_t kMostThreads = 64;
   const std::size_t count = std::clamp<std::size_t>(options_.num_threads, 1, kMostThreads);
-  for (std::size_t i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>());
+  for (std::size_t i = 0; i < count; ++i) workers_->push_back(std::make_unique<Worker>());
 }
 
 StreamSet::~StreamSet() { RemoveAll(); }
 
 Status StreamSet::Add(const StreamAddress& address) {
+  if (places_.forked()) {
+    return MakeError(ErrorCode::kUnavailable,
+                     fmt::format("stream \"{}\": the set of streams was {}", ShortText(address.name), kForkedText));
+  }
   const std::lock_guard<std::mutex> changing(changing_);
   Place place;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (places_.contains(address.name)) {
+    if (places_->contains(address.name)) {
       return MakeError(
           ErrorCode::kInvalidArgument,
           fmt::format("name \"{}\": there is a stream of this name; allowed: a new name", ShortText(address.name)));
     }
-    if (places_.size() >= options_.max_streams) {
+    if (places_->size() >= options_.max_streams) {
       return MakeError(ErrorCode::kUnavailable,
                        fmt::format("stream \"{}\": there are {} streams; allowed: {} at most", ShortText(address.name),
-                                   places_.size(), options_.max_streams));
+                                   places_->size(), options_.max_streams));
     }
     place.worker = LeastBusy();
   }
@@ -131,14 +135,15 @@ Status StreamSet::Add(const StreamAddress& address) {
   auto stream = WatchedStream::Create(context_, address, options_.stream, std::move(sink));
   if (!stream) return tl::unexpected<Error>(stream.error());
   place.stream = *std::move(stream);
-  workers_[place.worker]->Do(
+  (*workers_)[place.worker]->Do(
       [added = place.stream.get()](std::vector<WatchedStream*>* streams) { streams->push_back(added); });
   const std::lock_guard<std::mutex> lock(mutex_);
-  places_.emplace(address.name, std::move(place));
+  places_->emplace(address.name, std::move(place));
   return {};
 }
 
 std::optional<StreamSet::Ended> StreamSet::Remove(std::string_view name) {
+  if (places_.forked()) return std::nullopt;
   const std::lock_guard<std::mutex> changing(changing_);
   std::optional<Place> place = TakeOut(name);
   if (!place) return std::nullopt;
@@ -146,11 +151,12 @@ std::optional<StreamSet::Ended> StreamSet::Remove(std::string_view name) {
 }
 
 std::vector<StreamSet::Ended> StreamSet::RemoveAll() {
+  if (places_.forked()) return {};
   const std::lock_guard<std::mutex> changing(changing_);
   std::map<std::string, Place, std::less<>> places;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    places.swap(places_);
+    places.swap(*places_);
   }
   std::vector<Ended> ended;
   ended.reserve(places.size());
@@ -161,7 +167,7 @@ std::vector<StreamSet::Ended> StreamSet::RemoveAll() {
 // The stream finishes and its sockets close on its thread.
 StreamSet::Ended StreamSet::End(const Place& place) {
   Ended ended;
-  workers_[place.worker]->Do([&place, &ended](std::vector<WatchedStream*>* streams) {
+  (*workers_)[place.worker]->Do([&place, &ended](std::vector<WatchedStream*>* streams) {
     std::erase(*streams, place.stream.get());
     place.stream->Finish(SystemClock::Get().Now());
     place.stream->Close();
@@ -172,8 +178,9 @@ StreamSet::Ended StreamSet::End(const Place& place) {
 }
 
 void StreamSet::Confirm() {
+  if (places_.forked()) return;
   const std::lock_guard<std::mutex> changing(changing_);
-  for (const auto& worker : workers_) {
+  for (const auto& worker : *workers_) {
     worker->Do([](std::vector<WatchedStream*>* streams) {
       for (WatchedStream* const stream : *streams) stream->Confirm(SystemClock::Get().Now());
     });
@@ -181,11 +188,12 @@ void StreamSet::Confirm() {
 }
 
 std::vector<StreamFigures> StreamSet::Snapshot() const {
+  if (places_.forked()) return {};
   std::vector<std::shared_ptr<const WatchedStream>> streams;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    streams.reserve(places_.size());
-    for (const auto& [name, place] : places_) streams.push_back(place.stream);
+    streams.reserve(places_->size());
+    for (const auto& [name, place] : *places_) streams.push_back(place.stream);
   }
   std::vector<StreamFigures> figures;
   figures.reserve(streams.size());
@@ -194,23 +202,24 @@ std::vector<StreamFigures> StreamSet::Snapshot() const {
 }
 
 std::size_t StreamSet::size() const {
+  if (places_.forked()) return 0;
   const std::lock_guard<std::mutex> lock(mutex_);
-  return places_.size();
+  return places_->size();
 }
 
 std::optional<StreamSet::Place> StreamSet::TakeOut(std::string_view name) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = places_.find(name);
-  if (found == places_.end()) return std::nullopt;
+  const auto found = places_->find(name);
+  if (found == places_->end()) return std::nullopt;
   Place place = std::move(found->second);
-  places_.erase(found);
+  places_->erase(found);
   return place;
 }
 
 // REQUIRES: mutex_ is held.
 std::size_t StreamSet::LeastBusy() const {
-  std::vector<std::size_t> counts(workers_.size());
-  for (const auto& [name, place] : places_) ++counts[place.worker];
+  std::vector<std::size_t> counts(workers_->size());
+  for (const auto& [name, place] : *places_) ++counts[place.worker];
   return static_cast<std::size_t>(std::min_element(counts.begin(), counts.end()) - counts.begin());
 }
 

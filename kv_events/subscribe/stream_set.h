@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kv_events/error.h"
+#include "kv_events/fork_guard.h"
 #include "kv_events/log.h"
 #include "kv_events/subscribe/stream_checker.h"
 #include "kv_events/subscribe/stream_figures.h"
@@ -25,7 +26,8 @@ namespace kvwire {
 //
 // Threads: all by any thread but the set's own, a sink's calls included.
 // Ownership: owns streams and sinks.
-// Errors: Add names the stream and what is wrong; a stream that nobody answers is a state, not an error.
+// Errors: Add names the stream and what is wrong; a stream that nobody answers is a state, not an error. In a forked
+//   child Add says so (kForkedText), and otherwise the set is as if it were empty: nothing of it is touched.
 // Bounds: max_streams, and those of each stream. A busy stream does not keep the others of its thread from their turn.
 class StreamSet {
  public:
@@ -79,10 +81,10 @@ class StreamSet {
 
   const Options options_;
   const std::shared_ptr<ZmqContext> context_;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  Unforked<std::vector<std::unique_ptr<Worker>>> workers_;
   std::mutex changing_;  // one Add, Remove or Confirm at a time
   mutable std::mutex mutex_;
-  std::map<std::string, Place, std::less<>> places_;  // guarded by mutex_
+  Unforked<std::map<std::string, Place, std::less<>>> places_;  // guarded by mutex_
 };
 
 }  // namespace kvwire

@@ -4,7 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
+
+#include "kv_events/wire/frames.h"
 
 namespace kvwire {
 
@@ -24,10 +28,25 @@ constexpr std::string_view ToString(StreamState state) noexcept {
   return kNames[static_cast<std::size_t>(state)];
 }
 
+// A place in the stream from which nobody could go on; its numbers from there on are missing, or a snapshot stands for
+// them.
+struct ResumeRefusal {
+  SequenceNumber asked = 0;
+  // What the publisher has: as its last hello says; nothing from who answers none, or has none.
+  std::optional<SequenceNumber> oldest;
+  std::optional<SequenceNumber> newest;
+
+  friend bool operator==(const ResumeRefusal&, const ResumeRefusal&) = default;
+};
+
 // The state and, in a few words, why; the text lives for ever.
 struct StreamStatus {
   StreamState state = StreamState::kConnecting;
   std::string_view reason = "not connected yet";
+  std::optional<ResumeRefusal> refused = std::nullopt;  // the first since what is held was all there is
+
+  // The reason and, if there is one, the refusal: "messages are missing: cannot resume from 3, oldest=7 newest=9".
+  std::string Reason() const;
 
   friend bool operator==(const StreamStatus&, const StreamStatus&) = default;
 };

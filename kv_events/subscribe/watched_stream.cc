@@ -25,6 +25,13 @@ LinkOptions WatchingLink(const EventStreamOptions& stream) {
 
 }  // namespace
 
+LinkOptions WatchedStream::Options::Link() const {
+  LinkOptions link = WatchingLink(stream);
+  link.receive_hwm = receive_hwm;
+  link.subscription = stream.topic;
+  return link;
+}
+
 LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address, const LinkOptions& link,
                             std::unique_ptr<ZmqLink> first) {
   // A factory is copied.
@@ -56,9 +63,7 @@ Result<std::unique_ptr<WatchedStream>> WatchedStream::Create(const std::shared_p
                                                              std::unique_ptr<CheckedSink> sink) {
   options.stream.topic = address.topic;
   std::unique_ptr<WatchedStream> watched(new WatchedStream(std::move(address), std::move(options), std::move(sink)));
-  LinkOptions link = WatchingLink(watched->options_.stream);
-  link.receive_hwm = watched->options_.receive_hwm;
-  link.subscription = watched->address().topic;
+  const LinkOptions link = watched->options_.Link();
   auto live = ZmqLink::Connect(context, LinkKind::kSub, watched->address().endpoint, link);
   if (!live) return tl::unexpected<Error>(live.error());
   ReplayLinkFactory replay;

@@ -37,6 +37,9 @@ class WatchedStream {
     EventStreamOptions stream;  // the topic is the address's
     int receive_hwm = 10'000;   // live messages; 0: no limit
     LogSink log;                // how the state changes; may be empty
+
+    // Of the live link.
+    LinkOptions Link() const;
   };
 
   static Result<std::unique_ptr<WatchedStream>> Create(const std::shared_ptr<ZmqContext>& context,

@@ -213,6 +213,25 @@ Result<Endpoint> EndpointForRank(const Endpoint& base, std::string_view field, s
   return ranked;
 }
 
+namespace {
+
+Result<RankEndpoints> RankedPair(const RankEndpoints& base, bool publish_binds, std::int64_t rank,
+                                 std::int64_t dp_size) {
+  Result<Endpoint> publish = EndpointForRank(base.publish, "endpoint", rank, dp_size);
+  if (!publish) return tl::unexpected<Error>(publish.error());
+  RankEndpoints ranked{*std::move(publish), std::nullopt};
+  if (!base.replay) return ranked;
+  Result<Endpoint> replay = EndpointForRank(*base.replay, "replay_endpoint", rank, dp_size);
+  if (!replay) return tl::unexpected<Error>(replay.error());
+  ranked.replay = *std::move(replay);
+  if (const Status apart = CheckDistance(base.publish, *base.replay, publish_binds, dp_size); !apart) {
+    return tl::unexpected<Error>(apart.error());
+  }
+  return ranked;
+}
+
+}  // namespace
+
 bool Binds(const Endpoint& endpoint, SocketMode mode) noexcept {
   switch (mode) {
     case SocketMode::kBind:
@@ -269,17 +288,16 @@ Result<RankEndpoints> EndpointsForRank(const KVEventsConfig& config, std::int64_
     }
   }
 
-  RankEndpoints endpoints{*publish_ranked, std::nullopt};
-  if (!config.replay_endpoint) return endpoints;
+  RankEndpoints base{*std::move(publish), std::nullopt};
+  if (!config.replay_endpoint) return RankEndpoints{*std::move(publish_ranked), std::nullopt};
   Result<Endpoint> replay = Endpoint::Parse(*config.replay_endpoint, "replay_endpoint");
   if (!replay) return tl::unexpected<Error>(replay.error());
-  Result<Endpoint> replay_ranked = EndpointForRank(*replay, "replay_endpoint", rank, dp_size);
-  if (!replay_ranked) return tl::unexpected<Error>(replay_ranked.error());
-  if (const Status apart = CheckDistance(*publish, *replay, binds, dp_size); !apart) {
-    return tl::unexpected<Error>(apart.error());
-  }
-  endpoints.replay = *replay_ranked;
-  return endpoints;
+  base.replay = *std::move(replay);
+  return RankedPair(base, binds, rank, dp_size);
+}
+
+Result<RankEndpoints> EndpointsForRank(const RankEndpoints& base, std::int64_t rank, std::int64_t dp_size) {
+  return RankedPair(base, false, rank, dp_size);
 }
 
 }  // namespace kvwire

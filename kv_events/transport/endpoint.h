@@ -52,5 +52,7 @@ struct RankEndpoints {
   std::optional<Endpoint> replay;
 };
 Result<RankEndpoints> EndpointsForRank(const KVEventsConfig& config, std::int64_t rank, std::int64_t dp_size);
+// The same addresses, from those of rank 0 and as a consumer connects to them.
+Result<RankEndpoints> EndpointsForRank(const RankEndpoints& base, std::int64_t rank, std::int64_t dp_size);
 
 }  // namespace kvwire

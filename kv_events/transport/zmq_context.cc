@@ -14,6 +14,22 @@ namespace {
 // for each.
 constexpr int kMaxSockets = 16'384;
 
+struct SharedContext {
+  const ForkGuard fork;
+  std::mutex mutex;
+  std::weak_ptr<ZmqContext> context;
+};
+
+// A forked child makes a new one: the parent's mutex may be locked there for ever.
+SharedContext& OfThisProcess() {
+  static std::atomic<SharedContext*> present{new SharedContext};
+  SharedContext* shared = present.load(std::memory_order_acquire);
+  if (!shared->fork.forked()) return *shared;
+  auto own = std::make_unique<SharedContext>();
+  if (!present.compare_exchange_strong(shared, own.get(), std::memory_order_acq_rel)) return *shared;
+  return *own.release();
+}
+
 }  // namespace
 
 std::shared_ptr<ZmqContext> ZmqContext::Create() {
@@ -25,18 +41,18 @@ std::shared_ptr<ZmqContext> ZmqContext::Create() {
 std::shared_ptr<ZmqContext> ZmqContext::Shared() {
   // Held weakly: the last link takes the context with it, and so waits, within its linger, until what it sent is gone.
   // A context kept for good would either lose that at exit or block there for ever.
-  static std::mutex mutex;
-  static std::weak_ptr<ZmqContext> shared;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::shared_ptr<ZmqContext> context = shared.lock();
+  SharedContext& shared = OfThisProcess();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  std::shared_ptr<ZmqContext> context = shared.context.lock();
   if (!context) {
     context = Create();
-    shared = context;
+    shared.context = context;
   }
   return context;
 }
 
 ZmqContext::~ZmqContext() {
+  if (forked()) return;
   // A signal may interrupt the wait.
   while (handle_ != nullptr && zmq_ctx_term(handle_) != 0 && errno == EINTR) {
   }

@@ -4,11 +4,13 @@
 #include <atomic>
 #include <memory>
 
+#include "kv_events/fork_guard.h"
+
 namespace kvwire {
 
 // A ZeroMQ context, shared by everything in the process that must reach each other over inproc. Destroying the last
 // reference terminates it; every link holds one.
-// Threads: may be shared between threads.
+// Threads: may be shared between threads. A forked child leaves its parent's alone, and has a shared one of its own.
 // Bounds: 16,384 sockets, a link takes one, and two more when it watches its peers.
 class ZmqContext {
  public:
@@ -23,6 +25,9 @@ class ZmqContext {
 
   void* handle() const noexcept { return handle_; }
 
+  // Whether it is the parent's of this process.
+  bool forked() const noexcept { return fork_.forked(); }
+
   // Whether its threads run: the first socket starts them. Set by whoever opens one.
   bool running() const noexcept { return running_.load(std::memory_order_relaxed); }
   void SetRunning() noexcept { running_.store(true, std::memory_order_relaxed); }
@@ -31,6 +36,7 @@ class ZmqContext {
   explicit ZmqContext(void* handle) : handle_(handle) {}
 
   void* const handle_;
+  const ForkGuard fork_;
   std::atomic<bool> running_{false};
 };
 

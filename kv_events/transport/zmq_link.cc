@@ -213,7 +213,8 @@ ZmqLink::ZmqLink(std::shared_ptr<ZmqContext> context, void* socket, LinkKind kin
 // Closing a socket frees its address some time later, on a thread of libzmq; a successor must not find it taken.
 // Unbinding first would be of no use for tcp and ipc: it cuts off peers that still have messages to take.
 ZmqLink::~ZmqLink() {
-  monitor_.reset();
+  if (forked()) return;
+  monitor_->reset();
   const bool inproc = endpoint_.starts_with("inproc://");
   if (bound_ && inproc) zmq_unbind(socket_, endpoint_.c_str());
   if (file_) file_->Remove();
@@ -252,6 +253,10 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
 
 Result<std::unique_ptr<ZmqLink>> ZmqLink::Open(std::shared_ptr<ZmqContext> context, LinkKind kind,
                                                const Endpoint& endpoint, const LinkOptions& options) {
+  if (context->forked()) {
+    return MakeError(ErrorCode::kUnavailable, fmt::format("cannot open the {} {}: its context was {}", SocketName(kind),
+                                                          endpoint.ToString(), kForkedText));
+  }
   const int descriptors = DescriptorsFor(*context, options);
   const int shortage = TryDescriptors(descriptors);
   if (shortage == EMFILE) {
@@ -268,7 +273,7 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Open(std::shared_ptr<ZmqContext> conte
   context->SetRunning();
   std::unique_ptr<ZmqLink> link(new ZmqLink(std::move(context), socket, kind, options));
   if (!link->Configure(endpoint, options)) return Explain("configure", kind, endpoint.ToString(), zmq_errno());
-  if (options.watch_peers) link->monitor_ = std::make_unique<Monitor>(*link->context_, socket);
+  if (options.watch_peers) *link->monitor_ = std::make_unique<Monitor>(*link->context_, socket);
   return link;
 }
 
@@ -309,10 +314,12 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Connect(std::shared_ptr<ZmqContext> co
 }
 
 void ZmqLink::SetLinger(std::chrono::milliseconds linger) noexcept {
+  if (forked()) return;
   SetOption(socket_, ZMQ_LINGER, static_cast<int>(std::clamp<std::int64_t>(linger.count(), 0, 1 << 30)));
 }
 
 SendResult ZmqLink::TrySend(std::span<const OutFrame> frames) noexcept {
+  if (forked()) return SendResult::kFailed;
   for (std::size_t i = 0; i < frames.size(); ++i) {
     const int more = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
     const SendResult result = SendOne(socket_, frames[i], ZMQ_DONTWAIT | more);
@@ -324,6 +331,7 @@ SendResult ZmqLink::TrySend(std::span<const OutFrame> frames) noexcept {
 }
 
 std::optional<InFrames> ZmqLink::TryReceive() {
+  if (forked()) return std::nullopt;
   std::optional<InFrames> frames;
   for (bool more = true; more;) {
     zmq::message_t frame;
@@ -339,7 +347,7 @@ std::optional<InFrames> ZmqLink::TryReceive() {
 
 std::string ZmqLink::endpoint() const { return endpoint_; }
 
-PeerCounts ZmqLink::peers() noexcept { return monitor_ ? monitor_->Count() : PeerCounts(); }
+PeerCounts ZmqLink::peers() noexcept { return *monitor_ && !forked() ? (*monitor_)->Count() : PeerCounts(); }
 
 WakeSignal::WakeSignal() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
@@ -365,7 +373,7 @@ void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chro
   nfds_t count = 0;
   if (signal != nullptr && signal->fd() >= 0) polled[count++] = {signal->fd(), POLLIN, 0};
   for (ZmqLink* link : links) {
-    if (link == nullptr) continue;
+    if (link == nullptr || link->forked()) continue;
     // The descriptor fires only on a change, so what is there already must be asked for; asking also lets the socket
     // act on what its I/O thread told it.
     int events = 0;

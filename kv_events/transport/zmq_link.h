@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kv_events/error.h"
+#include "kv_events/fork_guard.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/transport/socket_file.h"
@@ -36,10 +37,11 @@ struct LinkOptions {
 // takes over. IPv6 is on for bracketed hosts and "::". Shared frames of 1 KiB or more are sent without a copy. A peer
 // that does not finish its handshake within 5 s is disconnected.
 //
-// Threads: used by one thread at a time; may be handed over before its first use there.
+// Threads: used by one thread at a time; may be handed over before its first use there. In a forked child nothing of it
+//   touches the socket: it sends kFailed, receives nothing, and its end closes nothing.
 // Errors: Bind and Connect name the setting, the socket, the address and the reason; kAddressInUse if somebody holds
 //   the address, kInvalidArgument if an ipc path holds something else than a socket, kUnavailable if the process has
-//   too few file descriptors left for the link: libzmq would end it.
+//   too few file descriptors left for the link: libzmq would end it; or is a child that was forked with the context.
 class ZmqLink final : public FrameLink {
  public:
   static Result<std::unique_ptr<ZmqLink>> Bind(std::shared_ptr<ZmqContext> context, LinkKind kind,
@@ -60,6 +62,8 @@ class ZmqLink final : public FrameLink {
 
   PeerCounts peers() noexcept override;
 
+  bool forked() const noexcept { return fork_.forked(); }
+
   // The raw socket, for WaitForInput.
   void* handle() const noexcept { return socket_; }
 
@@ -71,6 +75,7 @@ class ZmqLink final : public FrameLink {
                                                const Endpoint& endpoint, const LinkOptions& options);
   bool Configure(const Endpoint& endpoint, const LinkOptions& options) noexcept;
 
+  const ForkGuard fork_;
   const std::shared_ptr<ZmqContext> context_;
   void* const socket_;
   const LinkKind kind_;
@@ -78,7 +83,7 @@ class ZmqLink final : public FrameLink {
   std::string endpoint_;
   bool bound_ = false;
   std::optional<SocketFile> file_;  // that binding made
-  std::unique_ptr<Monitor> monitor_;
+  Unforked<std::unique_ptr<Monitor>> monitor_;
 };
 
 // Wakes a thread that sleeps in WaitForInput. An eventfd.
@@ -100,7 +105,7 @@ class WakeSignal {
 };
 
 // Sleeps until one of the links has input or may be written again, the signal fires or the time is over. Drains the
-// signal. May return early without a reason. Null entries are skipped.
+// signal. May return early without a reason. Null entries are skipped, and those of a forked child's parent.
 void WaitForInput(std::span<ZmqLink* const> links, WakeSignal* signal, std::chrono::microseconds timeout);
 
 }  // namespace kvwire

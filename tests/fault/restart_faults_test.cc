@@ -152,7 +152,7 @@ TEST_CASE("C21: a consumer finds a publisher that is absent, comes, goes and com
   front.events.Refuse();
   front.replay.Refuse();
   FrontTap tap(front, dir, Replay::kOn);
-  CHECK(tap.process()->WaitFor("listening on"));
+  CHECK(tap.process()->WaitFor("connecting to"));
   const Life lives[] = {{dir, "a", 0, 9, 1}, {dir, "b", 0, 14, 1000}, {dir, "c", 0, 7, 2000}};
   for (const Life& life : lives) {
     front.events.Resume();

@@ -117,7 +117,7 @@ class FrontTap {
                                    "2",   "--wait",  wait,         "--dump-state",          state_};
     if (replay == Replay::kOn) words.insert(words.end(), {"--replay-endpoint", front.replay.endpoint()});
     process_ = std::make_unique<ChildProcess>(KVWIRE_BINARY, words);
-    REQUIRE(process_->WaitFor("listening on"));
+    REQUIRE(process_->WaitFor("connecting to"));
   }
 
   ChildProcess* process() { return process_.get(); }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Subscribers that come early, late, in crowds, or not where they are expected.
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +17,8 @@
 
 #include "kv_events/clock.h"
 #include "kv_events/subscribe/event_stream.h"
+#include "kv_events/subscribe/stream_set.h"
+#include "kv_events/subscribe/watched_stream.h"
 #include "tests/support/publisher_bench.h"
 #include "tests/support/tcp_proxy.h"
 #include "tests/support/watchdog.h"
@@ -200,6 +205,199 @@ TEST_CASE("J6: children of the engine, forked or spawned, leave its publisher al
     CHECK(Numbers(ReadReplay(dealer.get())) == Range(next > 100 ? next - 100 : 0, next - 1));
   }
   CHECK(Balanced(bench.publisher->stats(), next));
+}
+
+TEST_CASE("J8: behind a frame above the limit a stream without a replay goes on over a new socket, and is not whole") {
+  KVEventsConfig config = LoopbackConfig();
+  config.replay_endpoint.reset();
+  PublisherBench bench(config);
+  StreamSet::Options options;
+  options.context = bench.context;
+  options.stream.stream.decode.limits.max_payload_bytes = 2000;  // what the SUB takes, too
+  StreamSet set(options);
+  StreamAddress address;
+  address.name = "engine";
+  address.endpoint = *Endpoint::Parse(bench.publisher->source()->endpoint, "endpoint");
+  REQUIRE(set.Add(address).has_value());
+  const auto figures = [&set] { return set.Snapshot().front(); };
+  REQUIRE(Eventually([&] { return bench.publisher->stats().subscriptions > 0; }));
+  PublishMany(&bench, 5);
+  REQUIRE(Eventually([&] { return figures().next == 5; }));
+  REQUIRE(figures().status.state == StreamState::kSynchronised);
+  REQUIRE(bench.publisher->Publish(StoreBatch(200)) == PublishResult::kAccepted);
+  REQUIRE(Eventually([&] { return figures().counts.interruptions == 1; }));
+  CHECK(figures().status.state != StreamState::kSynchronised);
+  REQUIRE(Eventually([&] {
+    PublishMany(&bench, 1);
+    return figures().next > 8;
+  }));
+  CHECK(figures().connected);
+  CHECK(figures().status.state == StreamState::kUnsynchronised);
+  CHECK(figures().stream.missing > 0);
+  CHECK(figures().verdict == CheckVerdict::kIncomplete);
+}
+
+TEST_CASE("J8: a frame above the SUB's limit is had from the replay, over a socket that takes it") {
+  PublisherBench bench(Roomy());
+  const auto address = [](const std::string& text) { return *Endpoint::Parse(text, "endpoint"); };
+  const Endpoint events = address(bench.publisher->source()->endpoint);
+  LinkOptions link = Watching();
+  link.max_message_bytes = 2000;
+  auto first = ZmqLink::Connect(bench.context, LinkKind::kSub, events, link);
+  REQUIRE(first.has_value());
+  NumberSink sink;
+  EventStreamOptions options;
+  options.check_interval = 200'000'000;
+  EventStream stream(LiveLinksTo(bench.context, events, link, *std::move(first)),
+                     ReplayLinksTo(bench.context, address(*bench.publisher->source()->replay_endpoint)), options,
+                     &sink);
+  const auto reaches = [&](SequenceNumber next) {
+    return Eventually([&] {
+      stream.DoWork(SystemClock::Get().Now());
+      return stream.next() >= next && !stream.recovering();
+    });
+  };
+  REQUIRE(Eventually([&] {
+    stream.DoWork(SystemClock::Get().Now());
+    return bench.publisher->stats().subscriptions > 0;
+  }));
+  PublishMany(&bench, 5);
+  REQUIRE(reaches(5));
+  REQUIRE(bench.publisher->Publish(StoreBatch(200)) == PublishResult::kAccepted);
+  REQUIRE(reaches(6));
+  REQUIRE(Eventually([&] {
+    stream.DoWork(SystemClock::Get().Now());
+    return bench.publisher->stats().subscriptions > 0;
+  }));
+  PublishMany(&bench, 5);
+  REQUIRE(reaches(11));
+  CHECK(sink.numbers == Range(0, 10));
+  CHECK(sink.gaps.empty());
+  CHECK(sink.restarts == 0);
+  CHECK(stream.live_peers().connected == 2);
+  CHECK(stream.status().state == StreamState::kSynchronised);
+}
+
+TEST_CASE("J8: a request above the ROUTER's limit ends its client's connection; the others are served on") {
+  PublisherBench bench;
+  PublishMany(&bench, 10);
+  REQUIRE(bench.Settled());
+  const auto before = bench.Dealer();
+  Ask(before.get(), 0);
+  REQUIRE(Numbers(ReadReplay(before.get())) == Range(0, 9));
+  LinkOptions watching;
+  watching.watch_peers = true;
+  const auto hostile =
+      ConnectTo(bench.context, LinkKind::kDealer, bench.publisher->source()->replay_endpoint.value(), watching);
+  REQUIRE(Eventually([&] { return hostile->peers().connected == 1; }));
+  for (const std::size_t size : {std::size_t{4097}, std::size_t{1} << 20}) {
+    const std::uint64_t ended = hostile->peers().disconnected;
+    REQUIRE(SendFrames(hostile.get(), {{}, std::vector<std::uint8_t>(size, 7)}) == SendResult::kSent);
+    CHECK(Eventually([&] { return hostile->peers().disconnected > ended; }));
+    Ask(before.get(), 5);
+    CHECK(Numbers(ReadReplay(before.get())) == Range(5, 9));
+    REQUIRE(Eventually([&] { return hostile->peers().present() == 1; }));
+  }
+  // The same client, with a request of the right size.
+  Ask(hostile.get(), 8);
+  CHECK(Numbers(ReadReplay(hostile.get())) == Range(8, 9));
+  CHECK(bench.publisher->stats().replay_requests == 4);
+}
+
+// What a child says of itself: 0, or the number of the first expectation that did not hold.
+class ChildVerdict {
+ public:
+  void Expect(bool holds) {
+    ++number_;
+    if (!holds && failed_ == 0) failed_ = number_;
+  }
+  int failed() const { return failed_; }
+
+ private:
+  int number_ = 0;
+  int failed_ = 0;
+};
+
+// Runs `work` in a forked child, which ends without any destructor but those that `work` calls. Its exit code, or -1 if
+// a signal ended it, or it did not end within five seconds.
+int InChild(const std::function<void(ChildVerdict*)>& work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(5);
+    ChildVerdict verdict;
+    work(&verdict);
+    _exit(verdict.failed());
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_CASE("J6: a forked child that uses its parent's publisher is told so, and touches none of its sockets") {
+  const std::string directory = [] {
+    std::string text = "/tmp/kvwire.forkXXXXXX";
+    REQUIRE(mkdtemp(text.data()) != nullptr);
+    return text;
+  }();
+  KVEventsConfig config = LoopbackConfig();
+  config.endpoint = "ipc://" + directory + "/events";
+  std::optional<PublisherBench> bench(config);
+  const auto subscriber = bench->Subscribe("test");
+  const SequenceNumber next = Join(bench->publisher.get(), subscriber.get());
+  const PublisherStats before = bench->publisher->stats();
+  const int failed = InChild([&](ChildVerdict* verdict) {
+    ZmqPublisher& publisher = *bench->publisher;
+    verdict->Expect(publisher.Publish(StoreBatch(1)) == PublishResult::kUsedAfterFork);
+    verdict->Expect(publisher.PublishChunk({}) == PublishResult::kUsedAfterFork);
+    verdict->Expect(publisher.last_error().starts_with("used after fork"));
+    verdict->Expect(!publisher.HasRoom());
+    verdict->Expect(publisher.TakeSpare().empty());
+    publisher.Wake();
+    verdict->Expect(publisher.stats() == before);
+    publisher.Close();
+    verdict->Expect(subscriber->TrySend({}) == SendResult::kFailed);
+    verdict->Expect(!subscriber->TryReceive().has_value());
+    const auto link = ZmqLink::Connect(bench->context, LinkKind::kSub,
+                                       *Endpoint::Parse("tcp://127.0.0.1:9", "endpoint"), LinkOptions());
+    verdict->Expect(!link && link.error().message.find("used after fork") != std::string::npos);
+    bench.reset();
+  });
+  CHECK(failed == 0);
+  CHECK(access((directory + "/events").c_str(), F_OK) == 0);
+  CHECK(bench->publisher->Publish({}) == PublishResult::kAccepted);
+  CHECK(Numbers(ReadLive(subscriber.get(), 1)) == Range(next, next));
+  CHECK(Balanced(bench->publisher->stats(), next + 1));
+  bench.reset();
+  CHECK(rmdir(directory.c_str()) == 0);
+}
+
+TEST_CASE("J6: a forked child that uses its parent's streams is told so, joins no thread, and can have its own") {
+  PublisherBench bench(Roomy());
+  StreamAddress address;
+  address.name = "engine";
+  address.endpoint = *Endpoint::Parse(bench.publisher->source()->endpoint, "endpoint");
+  address.replay_endpoint = *Endpoint::Parse(*bench.publisher->source()->replay_endpoint, "replay_endpoint");
+  StreamSet::Options options;
+  options.context = bench.context;
+  std::optional<StreamSet> set(options);
+  REQUIRE(set->Add(address).has_value());
+  PublishMany(&bench, 10);
+  REQUIRE(Eventually([&] { return set->Snapshot().front().next == 10; }));
+  const int failed = InChild([&](ChildVerdict* verdict) {
+    const Status added = set->Add(address);
+    verdict->Expect(!added && added.error().message.find("used after fork") != std::string::npos);
+    verdict->Expect(set->Snapshot().empty() && set->size() == 0);
+    verdict->Expect(!set->Remove("engine").has_value() && set->RemoveAll().empty());
+    set->Confirm();
+    set.reset();
+    StreamSet own{StreamSet::Options()};
+    verdict->Expect(own.Add(address).has_value());
+    verdict->Expect(Eventually([&] { return own.Snapshot().front().next == 10; }));
+  });
+  CHECK(failed == 0);
+  PublishMany(&bench, 10);
+  CHECK(Eventually([&] { return set->Snapshot().front().next == 20; }));
+  CHECK(set->Snapshot().front().counts.interruptions == 0);
 }
 
 }  // namespace

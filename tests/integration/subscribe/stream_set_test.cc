@@ -10,6 +10,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +19,8 @@
 #include <fmt/format.h>
 
 #include "kv_events/subscribe/held_blocks.h"
+#include "kv_events/subscribe/rank_group.h"
+#include "kv_events/wire/encoder.h"
 #include "tests/support/stream_support.h"
 
 namespace kvwire::test {
@@ -38,7 +41,12 @@ class Source {
     };
     live_ = bind(LinkKind::kPub, endpoint);
     router_ = bind(LinkKind::kRouter, replay_endpoint);
-    publisher_ = std::make_unique<DrivenPublisher>(AgentSettings(), live_.get(), router_.get());
+    AgentSettings settings;
+    settings.encode = [this, real = BatchEncoder({})](const KVEventBatch& batch, std::vector<std::uint8_t>* out) {
+      if (lose_) throw std::runtime_error("lost");
+      real.Encode(batch, out);
+    };
+    publisher_ = std::make_unique<DrivenPublisher>(settings, live_.get(), router_.get());
     address_.name = name;
     address_.endpoint = *Endpoint::Parse(live_->endpoint(), "endpoint");
     address_.replay_endpoint = *Endpoint::Parse(router_->endpoint(), "replay_endpoint");
@@ -50,7 +58,16 @@ class Source {
     held_.Apply(batch);
     REQUIRE(publisher_->Publish(std::move(batch)) == PublishResult::kAccepted);
   }
+  // Draws a number whose batch never leaves.
+  void Lose() {
+    lose_ = true;
+    REQUIRE(publisher_->Publish(StoreBatch(1)) == PublishResult::kAccepted);
+    Turn();
+    lose_ = false;
+    ++published_;
+  }
   void Turn() { publisher_->Turn(); }
+  bool subscribed() const { return publisher_->agent.stats().subscriptions > 0; }
 
   const StreamAddress& address() const { return address_; }
   const HeldBlocks& held() const { return held_; }
@@ -63,6 +80,7 @@ class Source {
   StreamAddress address_;
   HeldBlocks held_;
   std::uint64_t published_ = 0;
+  bool lose_ = false;
 };
 
 class Fleet {
@@ -267,6 +285,46 @@ TEST_CASE("the log of a set has a line per change of state, with the stream's na
   source.Publish();
   REQUIRE(set.Add(source.address()).has_value());
   CHECK(fleet.Until([&] { return log.Count(LogLevel::kInfo, "decode-3 (tcp://127.0.0.1:") > 0; }));
+}
+
+TEST_CASE("C15: two ranks of an instance have numbers of their own; what one loses is no gap of the other") {
+  for (const bool lose : {false, true}) {
+    CAPTURE(lose);
+    Fleet fleet;
+    Source* const ranks[] = {&fleet.Start("engine", "tcp"), &fleet.Start("engine", "tcp")};
+    StreamSet set(OptionsOf(fleet));
+    for (int rank = 0; rank < 2; ++rank) {
+      StreamAddress address = AsRank(ranks[rank]->address(), rank);
+      address.replay_endpoint.reset();  // a gap stays
+      REQUIRE(set.Add(address).has_value());
+    }
+    // In the order of their names: "engine#0", "engine#1".
+    const auto figures = [&set](int rank) { return set.Snapshot()[static_cast<std::size_t>(rank)]; };
+    // 0/0, 1/0, 0/1, 1/1, ...
+    REQUIRE(fleet.Until([&] { return ranks[0]->subscribed() && ranks[1]->subscribed(); }));
+    for (int round = 0; round < 4; ++round) {
+      for (int rank = 0; rank < 2; ++rank) {
+        if (lose && rank == 1 && round == 1) {
+          ranks[rank]->Lose();
+        } else {
+          ranks[rank]->Publish(rank);
+        }
+        ranks[rank]->Turn();
+      }
+    }
+    REQUIRE(fleet.Until([&] { return figures(0).next == 4 && figures(1).next == 4; }));
+    for (int rank = 0; rank < 2; ++rank) {
+      CAPTURE(rank);
+      const bool lost = lose && rank == 1;
+      CHECK(figures(rank).address.name == fmt::format("engine#{}", rank));
+      CHECK(figures(rank).stream.gaps == (lost ? 1 : 0));
+      CHECK(figures(rank).stream.missing == (lost ? 1 : 0));
+      CHECK(figures(rank).status.state == (lost ? StreamState::kUnsynchronised : StreamState::kSynchronised));
+      CHECK(figures(rank).counts.other_ranks == 0);
+      CHECK(figures(rank).blocks == ranks[rank]->held().digest().entries());
+    }
+    CHECK(RankGroupsOf(set.Snapshot(), RankPresence::kNow) == std::vector<RankGroup>{{"engine", {0, 1}, {}}});
+  }
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ TEST_CASE("tap joins late, heals by replay, is clean, and its state and digests 
   ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), {"--check", "--wait", "20", "--until-idle", "1",
                                                                "--record", dir / "record", "--dump-state",
                                                                dir / "state", "--dump-digests", dir / "digests"}));
-  REQUIRE(tap.WaitFor("listening on " + source.info().endpoint));
+  REQUIRE(tap.WaitFor("connecting to " + source.info().endpoint));
   REQUIRE(tap.WaitFor("confirmed: "));
   source.PublishChain(100, 50);
   CHECK(tap.Wait() == 0);
@@ -100,7 +100,7 @@ TEST_CASE("play publishes a recording again byte for byte, with replay") {
   const std::vector<std::string> addresses{"ipc://" + (dir / "live"), "ipc://" + (dir / "replay")};
   ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", addresses[0], "--replay-endpoint", addresses[1], "--wait", "20",
                                    "--until-idle", "1", "--quiet", "--record", dir / "second"});
-  REQUIRE(tap.WaitFor("listening on"));
+  REQUIRE(tap.WaitFor("connecting to"));
   ChildProcess play(KVWIRE_BINARY, {"play", dir / "first", "--endpoint", addresses[0], "--replay-endpoint",
                                     addresses[1], "--wait-for-subscriber", "--linger", "30"});
   REQUIRE(play.WaitFor("playing at " + addresses[0] + ", replay at " + addresses[1]));
@@ -138,7 +138,7 @@ TEST_CASE("play publishes a recording again byte for byte, with replay") {
 TEST_CASE("tap names the rule, the event and its bytes, and ends with 1") {
   Source source;
   ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), {"--check", "--wait", "20", "--until-idle", "1"}));
-  REQUIRE(tap.WaitFor("listening on"));
+  REQUIRE(tap.WaitFor("connecting to"));
   source.PublishUntil(&tap, "BlockStored");
   source.Publish(StoreBatch(7, std::nullopt));
   source.Publish(RemoveBatch(7));
@@ -192,7 +192,7 @@ TEST_CASE("tap without a baseline ends with 2") {
   source.PublishChain(1, 5);
   ChildProcess tap(KVWIRE_BINARY,
                    {"tap", "--endpoint", source.info().endpoint, "--check", "--wait", "20", "--until-idle", "1"});
-  REQUIRE(tap.WaitFor("listening on"));
+  REQUIRE(tap.WaitFor("connecting to"));
   source.PublishUntil(&tap, "joined late: message");
   CHECK(tap.Wait() == 2);
   CHECK(tap.output().find("\nverdict: incomplete\n") != std::string::npos);
@@ -248,7 +248,7 @@ TEST_CASE("tap does not call a stream clean whose publisher was killed, with and
     std::vector<std::string> more{"--until-idle", "1"};
     if (with_replay) more.insert(more.end(), {"--replay-endpoint", lives.replay_endpoint});
     ChildProcess tap = lives.Tap(more);
-    REQUIRE(tap.WaitFor("listening on"));
+    REQUIRE(tap.WaitFor("connecting to"));
     ChildProcess play(KVWIRE_BINARY, {"play", lives.dir / "first", "--endpoint", lives.endpoint, "--replay-endpoint",
                                       lives.replay_endpoint, "--wait-for-subscriber", "--linger", "100"});
     REQUIRE(tap.WaitFor("     9  "));
@@ -280,7 +280,7 @@ TEST_CASE("C14: tap notices a publisher that began anew, whatever its numbers") 
   const Lives lives;
   ChildProcess tap =
       lives.Tap({"--until-idle", "2", "--replay-endpoint", lives.replay_endpoint, "--dump-state", lives.dir / "state"});
-  REQUIRE(tap.WaitFor("listening on"));
+  REQUIRE(tap.WaitFor("connecting to"));
   {
     ChildProcess play = lives.Play("first");
     REQUIRE(tap.WaitFor("     9  "));
@@ -305,7 +305,7 @@ TEST_CASE("a message that is too large ends the connection, not the tap") {
   auto publisher = ZmqLink::Bind(context, LinkKind::kPub, *endpoint, LinkOptions());
   REQUIRE(publisher.has_value());
   ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", "ipc://" + (dir / "live"), "--check", "--until-idle", "1"});
-  REQUIRE(tap.WaitFor("listening on"));
+  REQUIRE(tap.WaitFor("connecting to"));
   const auto send = [&](SequenceNumber number, const std::vector<std::uint8_t>& payload) {
     const SequenceFrame sequence = EncodeSequence(number);
     const OutFrame frames[] = {OutFrame::Copy({}), OutFrame::Copy(sequence), OutFrame::Copy(payload)};
@@ -456,7 +456,7 @@ TEST_CASE("C4: tap says once that nobody is at the replay endpoint, when there i
   Source source;
   const std::string replay = "ipc://" + (dir / "replay");
   ChildProcess tap = TapWithNotices({"--endpoint", source.info().endpoint, "--replay-endpoint", replay, "--check"});
-  REQUIRE(tap.WaitFor("listening on"));
+  REQUIRE(tap.WaitFor("connecting to"));
   source.PublishUntil(&tap, "BlockStored");
   REQUIRE(tap.WaitFor("kvwire tap: no publisher at " + replay + " yet\n"));
   tap.Signal(SIGINT);

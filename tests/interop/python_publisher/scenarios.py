@@ -32,7 +32,7 @@ class Tap:
         self.changed = threading.Condition()
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
-        self.wait_for(lambda line: line.startswith("listening on"))
+        self.wait_for(lambda line: line.startswith("connecting to"))
 
     def read(self):
         for line in self.process.stdout:

@@ -77,7 +77,9 @@ TEST_CASE("an unknown key is refused by name in either form") {
   const Parsed parsed({"t", "--kv-events-config", R"({"colour": "red"})"});
   const auto config = parsed.option.Config();
   REQUIRE_FALSE(config.has_value());
+  CHECK(config.error().message.starts_with("--kv-events-config: "));
   CHECK(config.error().message.find("colour") != std::string::npos);
+  CHECK(config.error().message.find("kv-events-config", 5) == std::string::npos);
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "kv_events/subscribe/rank_group.h"
+
 namespace kvwire::engine {
 namespace {
 
@@ -45,6 +47,20 @@ TEST_CASE("ages and states are those of the moment of the question") {
   // Nothing came of this one.
   const StreamFigures silent = Figures("b");
   CHECK(LinesOf(StreamMetricsText({&silent, 1}, 0), "kvwire_stream_last_message_age_seconds{") == 0);
+}
+
+TEST_CASE("a stream's rank is a label where its address says one, and each rank of an instance is there or missing") {
+  StreamFigures figures = Figures("engine-a");
+  CHECK_FALSE(Has(StreamMetricsText({&figures, 1}, 0), "dp_rank"));
+  figures.address = AsRank(figures.address, 1);
+  figures.address.dp_size = 2;
+  figures.connected = true;
+  figures.blocks.push_back({0, "GPU", 2, 0});
+  const std::string text = StreamMetricsText({&figures, 1}, 0);
+  CHECK(Has(text, "kvwire_stream_next_sequence{stream=\"engine-a#1\",dp_rank=\"1\"} 0\n"));
+  CHECK(Has(text, "kvwire_stream_blocks{stream=\"engine-a#1\",dp_rank=\"1\",group=\"0\",medium=\"GPU\"} 2\n"));
+  CHECK(Has(text, "kvwire_stream_rank_missing{engine=\"engine-a\",dp_rank=\"0\"} 1\n"));
+  CHECK(Has(text, "kvwire_stream_rank_missing{engine=\"engine-a\",dp_rank=\"1\"} 0\n"));
 }
 
 TEST_CASE("whatever a stream names, its lines are few and no two are the same") {

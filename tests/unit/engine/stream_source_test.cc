@@ -63,9 +63,66 @@ TEST_CASE("an error of a list names the line, the column, the value and what is 
   CHECK(ErrorOf("tcp://a:1 - - x\n\ntcp://b:1 - - x\n") ==
         "streams.txt, line 3: name \"x\": is the name of line 1, too; allowed: different names");
   CHECK(ErrorOf("tcp://a:1 - - x y\n") ==
-        "streams.txt, line 1: 5 columns; allowed: ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]]");
+        "streams.txt, line 1: 5 columns; allowed: ENDPOINT [REPLAY_ENDPOINT [TOPIC [NAME]]] [rank=R] [dp-size=N]");
   CHECK(ErrorOf("inproc://a\n").starts_with("streams.txt, line 1: endpoint: \"inproc://a\": nobody outside"));
   CHECK(ErrorOf("- tcp://a:1\n").starts_with("streams.txt, line 1: endpoint: \"\": "));
+}
+
+TEST_CASE("a line of an instance stands for its ranks, by the producer's rule, each named by instance and rank") {
+  const auto parsed = ParseStreamList(
+      "tcp://10.0.0.1:5557 tcp://10.0.0.1:5757 kv@ engine-a dp-size=3\n"
+      "ipc:///run/kv dp-size=2\n"
+      "tcp://10.0.0.2:5557 - - engine-b rank=0\n"
+      "tcp://10.0.0.3:5557 - - engine-b rank=1 dp-size=2\n",
+      "streams.txt");
+  REQUIRE_MESSAGE(parsed.has_value(), parsed.error().message);
+  Names texts;
+  for (const StreamAddress& address : *parsed) {
+    texts.push_back(address.name + " " + address.endpoint.ToString() + " " +
+                    (address.replay_endpoint ? address.replay_endpoint->ToString() : "-") + " " + address.topic + " " +
+                    address.instance + " " + std::to_string(*address.rank) + "/" + std::to_string(address.dp_size));
+  }
+  CHECK(texts == Names{"engine-a#0 tcp://10.0.0.1:5557 tcp://10.0.0.1:5757 kv@ engine-a 0/3",
+                       "engine-a#1 tcp://10.0.0.1:5558 tcp://10.0.0.1:5758 kv@ engine-a 1/3",
+                       "engine-a#2 tcp://10.0.0.1:5559 tcp://10.0.0.1:5759 kv@ engine-a 2/3",
+                       "ipc:///run/kv#0 ipc:///run/kv -  ipc:///run/kv 0/2",
+                       "ipc:///run/kv#1 ipc:///run/kv_dp1 -  ipc:///run/kv 1/2",
+                       "engine-b#0 tcp://10.0.0.2:5557 -  engine-b 0/0",
+                       "engine-b#1 tcp://10.0.0.3:5557 -  engine-b 1/2"});
+}
+
+TEST_CASE("--dp-size is of every entry that does not say how many ranks it has") {
+  const auto parsed = ParseStreamList("tcp://a:1\ntcp://b:1 dp-size=1\ntcp://c:1 rank=1\n", "streams.txt", 2);
+  REQUIRE(parsed.has_value());
+  Names names;
+  for (const StreamAddress& address : *parsed) names.push_back(address.name);
+  CHECK(names == Names{"tcp://a:1#0", "tcp://a:1#1", "tcp://b:1", "tcp://c:1#1"});
+  const auto name = ParseDnsName("dns://engines:5557,5757", "--endpoint", 2);
+  REQUIRE(name.has_value());
+  DnsSource source(*name, kSecond, [](const std::string&) { return std::vector<std::string>{"10.0.0.1"}; });
+  const auto looked = source.Look(0);
+  REQUIRE((looked.has_value() && looked->has_value()));
+  REQUIRE((*looked)->size() == 2);
+  CHECK((**looked)[1].name == "tcp://10.0.0.1:5557#1");
+  CHECK((**looked)[1].endpoint.ToString() == "tcp://10.0.0.1:5558");
+  CHECK((**looked)[1].replay_endpoint->ToString() == "tcp://10.0.0.1:5758");
+}
+
+TEST_CASE("an error of a rank names the word, and what is allowed") {
+  CHECK(ErrorOf("tcp://a:1 rank=x\n") ==
+        "streams.txt, line 1: \"rank=x\": is no number; allowed: rank=0 to 1023, once");
+  CHECK(ErrorOf("tcp://a:1 dp-size=0\n") ==
+        "streams.txt, line 1: \"dp-size=0\": is out of range; allowed: dp-size=1 to 1024, once");
+  CHECK(ErrorOf("tcp://a:1 rank=1 rank=2\n") ==
+        "streams.txt, line 1: \"rank=1\": is said twice; allowed: rank=0 to 1023, once");
+  CHECK(ErrorOf("tcp://a:1 rank=2 dp-size=2\n") ==
+        "streams.txt, line 1: \"rank=2\": there are 2 ranks; allowed: 0 to 1");
+  CHECK(ErrorOf("tcp://a:65535 dp-size=2\n").starts_with("streams.txt, line 1: endpoint: \"tcp://a:65535\": with 2 "));
+  CHECK(ErrorOf("tcp://a:1 tcp://a:2 dp-size=2\n").find("are 1 ports apart") != std::string::npos);
+  CHECK(ParseDnsName("dns://a:65535,dp-size=2", "--endpoint").error().message.find("the last port is 65536") !=
+        std::string::npos);
+  CHECK(SplitRankWords("ipc:///run/a,b,rank=3", "--endpoint")->address == "ipc:///run/a,b");
+  CHECK(SplitRankWords("ipc:///run/a,rank=3,dp-size=4", "--endpoint")->ranks.rank == 3);
 }
 
 TEST_CASE("an endpoint may bring its replay endpoint, and a comma of a path is part of it") {

@@ -2,11 +2,14 @@
 #include "engine/cli/top_table.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+
+#include "kv_events/subscribe/rank_group.h"
 
 namespace kvwire::engine {
 namespace {
@@ -56,6 +59,44 @@ TEST_CASE("a row says state, number, rate, blocks per tier, age, gaps, restarts 
   CHECK(lines[0] == "1 stream, 1 synced");
   CHECK(lines[1] == "STREAM        STATE       NEXT   EV/S   GPU   CPU  AGE GAPS  RST VERDICT ");
   CHECK(lines[2] == "10.0.0.1:5557 synced      1234  12.3k  1024    70 3.0s    2    1 clean   ");
+}
+
+StreamFigures Rank(const std::string& instance, std::int64_t rank, RankPresence presence) {
+  StreamFigures figures = Figures(instance, StreamState::kSynchronised, CheckVerdict::kClean);
+  figures.address = AsRank(figures.address, rank);
+  figures.address.dp_size = 4;
+  figures.connected = presence == RankPresence::kNow;
+  figures.reached = true;
+  return figures;
+}
+
+TEST_CASE("B11: ranks have a column, and an instance that lacks one has a line of its own above the table") {
+  std::vector<StreamFigures> streams;
+  for (const std::int64_t rank : {0, 1, 3}) streams.push_back(Rank("tcp://10.0.0.1:5557", rank, RankPresence::kNow));
+  const auto lines = TopLines(streams, 0, TableSize());
+  REQUIRE(lines.size() == 6);
+  CHECK(lines[1] == "tcp://10.0.0.1:5557: incomplete, rank 2 missing (3 of 4 are there)");
+  CHECK(lines[2].starts_with("STREAM        RANK STATE  "));
+  CHECK(lines[5].starts_with("10.0.0.1:5557    3 synced "));
+  // One that was there and went is missing now, but it came.
+  streams.push_back(Rank("tcp://10.0.0.1:5557", 2, RankPresence::kEver));
+  CHECK(TopLines(streams, 0, TableSize())[1] == lines[1]);
+  CHECK(RankGroupsOf(streams, RankPresence::kEver)[0].complete());
+  streams.back().connected = true;
+  CHECK(TopLines(streams, 0, TableSize())[1].starts_with("STREAM "));
+  const auto json = TopAsJson(streams, 0, 0);
+  CHECK(json["instances"][0]["state"] == "complete");
+  CHECK(json["streams"][3]["dp_rank"] == 3);
+}
+
+TEST_CASE("many incomplete instances leave room for the table") {
+  std::vector<StreamFigures> streams;
+  for (int i = 0; i < 30; ++i) streams.push_back(Rank(fmt::format("engine-{:02}", i), 0, RankPresence::kNow));
+  const auto lines = TopLines(streams, 0, {80, 24});
+  CHECK(lines.size() == 24);
+  CHECK(lines[1] == "engine-00: incomplete, ranks 1, 2, 3 missing (1 of 4 are there)");
+  CHECK(lines[6] == "25 instances are incomplete");
+  CHECK(lines[7].starts_with("STREAM "));
 }
 
 TEST_CASE("no line is longer than 80 columns, whatever the streams are called and hold") {
