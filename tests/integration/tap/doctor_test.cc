@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "kv_events/clock.h"
+#include "tests/integration/tap/live_instance.h"
 #include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
 #include "tests/support/child_process.h"
@@ -190,6 +191,19 @@ TEST_CASE("doctor refuses what is no address, and names it") {
   }
   CHECK(ChildProcess(KVWIRE_BINARY, {"doctor"}).Wait() == 106);
   CHECK(ChildProcess(KVWIRE_BINARY, {"doctor", "ipc:///a", "--wait", "x"}).Wait() == 105);
+}
+
+TEST_CASE("B11: doctor --dp-size looks at each rank of an instance and names the one that is not there") {
+  const TempDir dir;
+  Instance instance(dir, 3, {0, 2});
+  ChildProcess doctor(KVWIRE_BINARY, {"doctor", instance.endpoint(), "--replay-endpoint", instance.replay_endpoint(),
+                                      "--dp-size", "3", "--wait", "30"});
+  for (std::uint64_t i = 100; doctor.ReadSome(20); ++i) instance.PublishAll(FreshBatch(i));
+  CHECK(doctor.Wait() == 1);
+  CAPTURE(doctor.output());
+  CHECK(Has(doctor.output(), "rank 1: " + instance.endpoint() + "_dp1\n"));
+  CHECK(Has(doctor.output(), "all is well\nrank 1: "));
+  CHECK(doctor.output().ends_with("all is well\nof 3 ranks ill: 1\n"));
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -16,6 +14,7 @@
 #include <signal.h>
 
 #include "engine/http/http_call.h"
+#include "tests/integration/tap/live_instance.h"
 #include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
 #include "tests/support/child_process.h"
@@ -179,45 +178,17 @@ TEST_CASE("every address of a name becomes a stream") {
   tap.Wait();
 }
 
-// An instance of `size` ranks by the producer's rule, of which some are there and have published a block each.
-class Instance {
- public:
-  Instance(const TempDir& dir, std::int64_t size, const std::vector<std::int64_t>& ranks) {
-    KVEventsConfig config;
-    config.enable_kv_cache_events = true;
-    config.endpoint = "ipc://" + dir / "events";
-    config.replay_endpoint = "ipc://" + dir / "replay";
-    for (const std::int64_t rank : ranks) {
-      PublisherOptions options;
-      options.data_parallel_rank = rank;
-      options.dp_size = size;
-      auto publisher = CreateEventPublisher(config, options);
-      REQUIRE(publisher.has_value());
-      REQUIRE((*publisher)->Publish(StoreBatch(1, std::nullopt)) == PublishResult::kAccepted);
-      publishers_.push_back(*std::move(publisher));
-    }
-    endpoint = config.endpoint;
-    replay_endpoint = *config.replay_endpoint;
-  }
-
-  std::string endpoint;
-  std::string replay_endpoint;
-
- private:
-  std::vector<std::unique_ptr<EventPublisher>> publishers_;
-};
-
 TEST_CASE("B11: tap says which rank of an instance never came, and does not pass") {
   const TempDir dir;
   const Instance instance(dir, 4, {0, 1, 3});
-  const std::string entry = fmt::format("{},{},dp-size=4", instance.endpoint, instance.replay_endpoint);
-  const std::string incomplete = instance.endpoint + ": incomplete, rank 2 missing (3 of 4 are there)\n";
+  const std::string entry = fmt::format("{},{},dp-size=4", instance.endpoint(), instance.replay_endpoint());
+  const std::string incomplete = instance.endpoint() + ": incomplete, rank 2 missing (3 of 4 are there)\n";
   for (const char* const check : {"--check", "--quiet"}) {
     CAPTURE(check);
     ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", entry, check, "--wait", "20", "--until-idle", "0.5"});
     CHECK(tap.Wait() == 2);
     CAPTURE(tap.output());
-    CHECK(Has(tap.output(), instance.endpoint + "#3  connecting to " + instance.endpoint + "_dp3, replay from "));
+    CHECK(Has(tap.output(), instance.endpoint() + "#3  connecting to " + instance.endpoint() + "_dp3, replay from "));
     CHECK(Has(tap.output(), incomplete + "streams 4, clean 3, violated 0, incomplete 0, silent 1\n"));
   }
 }
@@ -225,14 +196,14 @@ TEST_CASE("B11: tap says which rank of an instance never came, and does not pass
 TEST_CASE("B11: the figures of an instance name the rank that is missing now, and each stream's rank") {
   const TempDir dir;
   const Instance instance(dir, 4, {0, 1, 3});
-  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", instance.endpoint, "--replay-endpoint",
-                                   instance.replay_endpoint, "--dp-size", "4", "--quiet", "--metrics", "0"});
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", instance.endpoint(), "--replay-endpoint",
+                                   instance.replay_endpoint(), "--dp-size", "4", "--quiet", "--metrics", "0"});
   const std::string address = MetricsAddress(&tap);
-  const std::string missing = fmt::format("kvwire_stream_rank_missing{{engine=\"{}\",dp_rank=", instance.endpoint);
+  const std::string missing = fmt::format("kvwire_stream_rank_missing{{engine=\"{}\",dp_rank=", instance.endpoint());
   for (const int rank : {0, 1, 3}) {
     ScrapeUntil(address,
                 fmt::format("kvwire_stream_state{{stream=\"{}#{}\",dp_rank=\"{}\",state=\"synchronised\"}} 1\n",
-                            instance.endpoint, rank, rank));
+                            instance.endpoint(), rank, rank));
     ScrapeUntil(address, fmt::format("{}\"{}\"}} 0\n", missing, rank));
   }
   CHECK(Has(Scrape(address), missing + "\"2\"} 1\n"));
@@ -243,16 +214,21 @@ TEST_CASE("B11: the figures of an instance name the rank that is missing now, an
 TEST_CASE("B11: top shows the rank of each stream and the instance as incomplete, and is not content") {
   const TempDir dir;
   const Instance instance(dir, 4, {0, 1, 3});
-  const std::vector<std::string> words{
-      "top",    "--once", "--endpoint", instance.endpoint + ",dp-size=4", "--replay-endpoint", instance.replay_endpoint,
-      "--wait", "2"};
+  const std::vector<std::string> words{"top",
+                                       "--once",
+                                       "--endpoint",
+                                       instance.endpoint() + ",dp-size=4",
+                                       "--replay-endpoint",
+                                       instance.replay_endpoint(),
+                                       "--wait",
+                                       "2"};
   ChildProcess top(KVWIRE_BINARY, words);
   CHECK(top.Wait() == 1);
   CAPTURE(top.output());
-  CHECK(Has(top.output(), "4 streams, 1 connect, 3 synced\n" + instance.endpoint +
+  CHECK(Has(top.output(), "4 streams, 1 connect, 3 synced\n" + instance.endpoint() +
                               ": incomplete, rank 2 missing (3 of 4 are there)\n"));
-  CHECK(Has(top.output(), instance.endpoint + "    2 connect"));
-  CHECK(Has(top.output(), instance.endpoint + "    3 synced"));
+  CHECK(Has(top.output(), instance.endpoint() + "    2 connect"));
+  CHECK(Has(top.output(), instance.endpoint() + "    3 synced"));
   std::vector<std::string> as_json = words;
   as_json.emplace_back("--json");
   ChildProcess json(KVWIRE_BINARY, as_json);
@@ -265,9 +241,9 @@ TEST_CASE("B11: a rank that no address names is missing, too; all of them are co
   const TempDir dir;
   const Instance instance(dir, 2, {0, 1});
   const auto exit_code = [&](const std::string& words) {
-    ChildProcess tap(KVWIRE_BINARY,
-                     {"tap", "--endpoint", fmt::format("{},{}{}", instance.endpoint, instance.replay_endpoint, words),
-                      "--check", "--wait", "20", "--until-idle", "0.5"});
+    ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint",
+                                     fmt::format("{},{}{}", instance.endpoint(), instance.replay_endpoint(), words),
+                                     "--check", "--wait", "20", "--until-idle", "0.5"});
     const int code = tap.Wait();
     return fmt::format("{} {}", code, Has(tap.output(), "missing (") ? "missing" : "complete");
   };
