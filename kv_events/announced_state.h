@@ -31,7 +31,7 @@ using WalkVisitor = std::function<void(const BlockStored& block, std::uint32_t a
 // Threads: the thread that owns the blocks, between two steps. Walks go on over many steps while blocks come and go:
 //   what was announced when the walk began and is still there at its end was visited, once; what came since may be.
 // Bounds: one walk of each kind at a time; WalkSome takes time in proportion to max_blocks.
-// Order: a block's parent, if it is to be visited, before the block.
+// Order: a block's parent, if it is to be visited, before the block. One whose parent is gone may stand anywhere.
 class AnnouncedState : public StateSource {
  public:
   // Of all blocks announced in this era; what is recorded but not yet published counts.

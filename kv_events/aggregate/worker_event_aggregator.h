@@ -83,9 +83,11 @@ struct WorkerEventStats {
 //   - all workers holding it agree on its content: parent, tokens, block size, LoRA id and name, extra keys, cache kind
 //     and window, locality, ownership. What is not told (tokens, extra keys) differs from what is told.
 // Take() returns the difference between the complete blocks and those announced before. So a block that any needed
-// worker loses is removed, once; it is announced again when all have it again; what was lost and regained between two
-// calls is no event. A worker's clear ends everything it reported before: that never completes with what another worker
-// reports, before or after its own clear. A worker that contradicts itself is taken by its last word.
+// worker loses is removed, once; it is announced again when all have it again; what some workers lost and regained
+// between two calls is no event. What all its workers lost is removed, and stored again if they regained it: it may be
+// elsewhere now, where a snapshot walk over the owner's blocks has been, and only the store tells of it. A worker's
+// clear ends everything it reported before: that never completes with what another worker reports, before or after its
+// own clear. A worker that contradicts itself is taken by its last word.
 //
 // Order: of a Take(), AllBlocksCleared first (what is still complete is announced again after it), then removals in the
 //   order they came to be, then stores in the order the first worker reported them: the lowest index among the workers

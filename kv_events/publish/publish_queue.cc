@@ -133,13 +133,20 @@ bool PublishQueue::HasRoom() const noexcept {
 
 // A number that was drawn and is not counted here belongs to a batch that is queued, or to a Push that is under way:
 // then there are more of them than expected, and the exchange fails.
-std::optional<SequenceNumber> PublishQueue::TakeNumber(std::optional<SequenceNumber> only) noexcept {
+std::optional<SequenceNumber> PublishQueue::NumberToTake(std::optional<SequenceNumber> only) const noexcept {
   const std::uint64_t counted =
       sent_.value() + errors_.value() + dropped_closed_.value() + refused_full_.value() + numbers_taken_.value();
   if (front_ != nullptr || pushed_.value() != finished_.value()) return std::nullopt;
-  SequenceNumber number = options_.first_number + counted;
-  if (only && number != *only) return std::nullopt;
-  if (!next_number_.compare_exchange_strong(number, number + 1, std::memory_order_acq_rel)) return std::nullopt;
+  const SequenceNumber number = options_.first_number + counted;
+  if ((only && number != *only) || number != next_number()) return std::nullopt;
+  return number;
+}
+
+std::optional<SequenceNumber> PublishQueue::TakeNumber(std::optional<SequenceNumber> only) noexcept {
+  std::optional<SequenceNumber> number = NumberToTake(only);
+  if (!number || !next_number_.compare_exchange_strong(*number, *number + 1, std::memory_order_acq_rel)) {
+    return std::nullopt;
+  }
   numbers_taken_.Add(1);
   return number;
 }

@@ -73,6 +73,8 @@ class PublishQueue {
   // The next number, for a heartbeat, if nothing is queued or on its way into the queue; with `only`, if it is that
   // one.
   std::optional<SequenceNumber> TakeNumber(std::optional<SequenceNumber> only) noexcept;
+  // What TakeNumber would give now; a Push may come between.
+  std::optional<SequenceNumber> NumberToTake(std::optional<SequenceNumber> only) const noexcept;
 
   SequenceNumber first_number() const noexcept { return options_.first_number; }
   // The number that is drawn next. Threads: any; exact for none but the step thread, and only without heartbeats.

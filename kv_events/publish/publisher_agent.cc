@@ -5,6 +5,7 @@
 #include <cassert>
 #include <exception>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -197,10 +198,11 @@ SendResult PublisherAgent::Send(SequenceNumber number, const SharedBytes& payloa
 std::size_t PublisherAgent::SendHeartbeat() {
   if (now_ < heartbeats_.due()) return 0;
   const Heartbeat heartbeat = heartbeats_.Next(options_.clock->WallSeconds());
-  const SharedBytes payload = EncodeHeartbeat(heartbeat.ts());
-  const bool heals = options_.overflow == Overflow::kResync;
-  const std::optional<SequenceNumber> number =
-      payload ? queue_->TakeNumber(heals ? std::optional(next_) : std::nullopt) : std::nullopt;
+  const std::optional<SequenceNumber> only =
+      options_.overflow == Overflow::kResync ? std::optional(next_) : std::nullopt;
+  // The number is taken when there is something to send under it: one that is taken cannot be given back.
+  const SharedBytes payload = queue_->NumberToTake(only) ? EncodeHeartbeat(heartbeat.ts()) : nullptr;
+  const std::optional<SequenceNumber> number = payload ? queue_->TakeNumber(only) : std::nullopt;
   if (!number) {
     heartbeats_.Restart(now_);
     return 0;
@@ -267,8 +269,13 @@ void PublisherAgent::ReportOverflow() {
   if (dropped != overflow_seen_) {
     if (!overflowing_) {
       overflow_start_ = overflow_seen_;
+      const std::string_view follows =
+          options_.overflow == Overflow::kResync
+              ? "if the engine gives its state, the stream begins again with AllBlocksCleared; else consumers see a gap"
+              : "consumers see a gap that nothing fills, as kvwire.overflow is drop";
       Log(options_.log, LogLevel::kWarning,
-          "the event queue is full: batches are dropped and consumers see a gap (max_queue_size, queue_bytes)");
+          fmt::format("the event queue is full: batches are dropped; {} (max_queue_size, kvwire.queue_bytes)",
+                      follows));
     }
     overflowing_ = true;
     overflow_seen_ = dropped;

@@ -54,7 +54,7 @@ std::string_view ToString(Continuity continuity) noexcept {
     case Continuity::kInterrupted:
       return "the connection to the publisher ended";
     case Continuity::kConfirmed:
-      return "the publisher confirms that nothing else can be had";
+      return "the publisher answered: all that it has published, and can still give, was received";
     case Continuity::kUnconfirmed:
       return "the publisher does not confirm that this is all it published";
     case Continuity::kForgotten:

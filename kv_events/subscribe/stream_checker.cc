@@ -132,6 +132,7 @@ void StreamChecker::OnRecovery(SequenceNumber, SequenceNumber) {}
 void StreamChecker::OnHealed(SequenceNumber, SequenceNumber) { ++counts_.healed; }
 
 void StreamChecker::OnGap(const StreamGap& gap) {
+  parents_lost_ = true;
   if (!gap.joined_late) {
     ++counts_.gaps;
     counts_.missing += gap.to - gap.from + 1;

@@ -94,12 +94,11 @@ class CheckedSink : public StreamSink {
 
 // Holds one stream to the rules and keeps the blocks it holds. While the stream is not known from its beginning (a late
 // join or a gap, until AllBlocksCleared or a restart) the rules about parents and removals cannot be judged and are
-// not; behind a gap a parent cannot until a restart, for it may have come and gone in the gap. A snapshot is a baseline
-// as AllBlocksCleared is, but for parents. A message that cannot be
-// read is a violation, and as good as a gap for what follows. A gap inside the stream
-// makes the verdict incomplete for good, and so do several publishers in one stream; a late join does until
-// AllBlocksCleared, a snapshot or a restart; a lost connection or an end that the publisher does not confirm does until
-// a restart or a confirmation.
+// not; a parent cannot until a restart, for it may have come and gone unseen, and a walk behind AllBlocksCleared
+// announces its children. A snapshot is a baseline as AllBlocksCleared is, but for parents. A message that cannot be
+// read is a violation, and as good as a gap for what follows. A gap inside the stream makes the verdict incomplete for
+// good, and so do several publishers in one stream; a late join does until AllBlocksCleared, a snapshot or a restart; a
+// lost connection or an end that the publisher does not confirm does until a restart or a confirmation.
 //
 // Threads: one thread at a time.
 // Bounds: HeldBlocks and BlockHistory: under 1 GiB for 6 million different blocks. At most max_reports violations are
@@ -193,7 +192,7 @@ class StreamChecker final : public CheckedSink {
   bool several_ = false;
   std::optional<StreamGap> first_gap_;
   std::optional<Loss> loss_;     // of this life, the latest
-  bool parents_lost_ = false;    // an announcement of this life may be in a gap
+  bool parents_lost_ = false;    // an announcement of this life may have been missed
   std::uint64_t explained_ = 0;  // violations that a gap explains
   std::string explanation_;      // of the first one
   std::optional<BlockMoment> last_clear_;

@@ -15,9 +15,9 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
+#include "engine/cli/descriptor_limit.h"
 #include "kv_events/clock.h"
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/mirror.h"
@@ -47,12 +47,8 @@ std::unique_ptr<FleetStream> Open(const std::shared_ptr<ZmqContext>& context, co
     std::fprintf(stderr, "fleet_consumer: %s\n", live.error().message.c_str());
     return nullptr;
   }
-  ReplayLinkFactory factory = [context, replay, options]() -> std::unique_ptr<FrameLink> {
-    auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, replay, options);
-    return dealer ? *std::move(dealer) : nullptr;
-  };
   stream->stream = std::make_unique<EventStream>(LiveLinksTo(context, endpoint, options, *std::move(live)),
-                                                 std::move(factory), EventStreamOptions(), &stream->mirror);
+                                                 ReplayLinksTo(context, replay), EventStreamOptions(), &stream->mirror);
   return stream;
 }
 
@@ -96,10 +92,7 @@ int Consume(const Fleet& fleet) {
 }
 
 int Run(const char* path) {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
+  engine::RaiseDescriptorLimit();
   const auto context = ZmqContext::Create();
   Fleet fleet;
   std::ifstream in(path);

@@ -287,6 +287,25 @@ TEST_CASE("one call takes a bounded number of batches") {
   CHECK(publisher.agent.stats().sent == 100);
 }
 
+TEST_CASE("a full queue's line says what follows for consumers, by the configuration") {
+  for (const Overflow overflow : {Overflow::kResync, Overflow::kDrop}) {
+    MemoryRig rig;
+    LogCapture log;
+    AgentSettings settings;
+    settings.max_batches = 1;
+    settings.log = log.sink();
+    settings.adjust = [overflow](PublisherAgent::Options* options) { options->overflow = overflow; };
+    DrivenPublisher publisher(settings, rig.publish(), rig.replay());
+    for (int i = 0; i < 3; ++i) static_cast<void>(publisher.Publish(StoreBatch(1)));
+    publisher.Drain();
+    publisher.Turn();
+    const bool resyncs = overflow == Overflow::kResync;
+    CHECK(log.Count(LogLevel::kWarning, "the stream begins again with AllBlocksCleared") == (resyncs ? 1 : 0));
+    CHECK(log.Count(LogLevel::kWarning, "consumers see a gap that nothing fills") == (resyncs ? 0 : 1));
+    CHECK(log.Count(LogLevel::kWarning, "(max_queue_size, kvwire.queue_bytes)") == 1);
+  }
+}
+
 TEST_CASE("an episode of a full queue is one line at its start and one at its end") {
   MemoryRig rig;
   LogCapture log;

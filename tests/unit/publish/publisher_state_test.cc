@@ -39,6 +39,7 @@ struct Bench {
       options->data_parallel_rank = 3;
       options->encode = [this, encode = options->encode](const KVEventBatch& batch, std::vector<std::uint8_t>* out) {
         if (failing) throw std::runtime_error("planted");
+        ++encoded;
         encode(batch, out);
       };
       if (adjust) adjust(options);
@@ -60,6 +61,7 @@ struct Bench {
   MemoryRig rig;
   FaultyLink faulty{rig.publish()};
   bool failing = false;
+  int encoded = 0;  // batches
   int told = 0;
   DrivenPublisher publisher;
 };
@@ -143,6 +145,25 @@ TEST_CASE("J5: no heartbeat is sent by default, nor for a batch that waits for t
   bench.Pass(milliseconds(500));
   CHECK(bench.publisher.agent.stats().heartbeats == 0);
   CHECK(bench.publisher.agent.due() > bench.clock.Now());
+}
+
+TEST_CASE("J5: a heartbeat is encoded when its number can be had, and one that cannot be encoded burns none") {
+  Bench bench(kHeartbeats);
+  SUBCASE("a batch waits") {
+    bench.faulty.room = 0;
+    static_cast<void>(bench.publisher.Publish(StoreBatch(1)));
+    bench.Pass(milliseconds(500));
+    CHECK(bench.encoded == 1);
+  }
+  SUBCASE("it cannot be encoded") {
+    bench.failing = true;
+    bench.Pass(milliseconds(100));
+    bench.failing = false;
+    CHECK(bench.publisher.agent.stats().heartbeats == 0);
+    bench.Pass(milliseconds(100));
+    CHECK(bench.encoded == 1);
+    CHECK(bench.Replayable() == Range(0, 0));
+  }
 }
 
 TEST_CASE("A2: a loss at the end of the stream shows in the next heartbeat, unless the stream is to begin again") {

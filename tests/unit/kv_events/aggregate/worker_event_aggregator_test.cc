@@ -322,6 +322,26 @@ TEST_CASE("G1: stored, removed and stored again by one worker is one holding") {
   CHECK(w.Take() == "");
 }
 
+TEST_CASE("G1: what all its workers lose and regain between two takes is removed, then stored, in one batch") {
+  Workers w(2);
+  for (const std::uint32_t worker : {0u, 1u}) w.Add(worker, Report().Store({1, 2, 3}));
+  CHECK(w.Take() == "S1,2,3");
+  for (const std::uint32_t worker : {0u, 1u}) w.Add(worker, Report().Remove({1, 2}));
+  SUBCASE("as one event") {
+    for (const std::uint32_t worker : {0u, 1u}) w.Add(worker, Report().Store({1, 2}));
+    CHECK(w.Take() == "R1,2 S1,2");
+  }
+  SUBCASE("the child first") {
+    for (const std::uint32_t worker : {0u, 1u}) w.Add(worker, Report().Store({2}, 1).Store({1}));
+    CHECK(w.Take() == "R1,2 S2(1) S1");
+  }
+  SUBCASE("only by one of them") {
+    w.Add(0, Report().Store({1, 2}));
+    CHECK(w.Take() == "R1,2");
+  }
+  CHECK(w.Take() == "");
+}
+
 TEST_CASE("G4: a removal in the lower tier is published") {
   Workers w(2);
   for (const std::uint32_t worker : {0u, 1u}) w.Add(worker, Report().Store({1, 2, 3}));
