@@ -257,8 +257,8 @@ TEST_CASE("P32: engines that never answer hold up no transfer from others, and n
     waiting.emplace_back([&, i] {
       json dead = params;
       dead["remote_port"] = silent.port();
-      [[maybe_unused]] const auto answered =
-          decode.Post(kCompletions, DecodeBody(dead, std::string(1, static_cast<char>('a' + i)) + " fox"));
+      [[maybe_unused]] const auto answered = decode.Post(
+          kCompletions, DecodeBody(dead, std::string(1, static_cast<char>('a' + i)) + " fox of as many letters"));
     });
   }
   Await(decode, "kvwire_kv_transfer_receiving", kNumSilent);
