@@ -75,6 +75,22 @@ std::optional<ApiError> CheckTransfer(const InstanceConfig& instance, const KVTr
                         config.AllowedText());
 }
 
+// A list names the blocks of the prompt's leading tokens, so it cannot be longer than the prompt.
+std::optional<ApiError> TooManyBlockIds(const KVTransferParams& source, std::span<const scheduler::KVCacheGroup> groups,
+                                        std::uint32_t block_size, std::size_t num_tokens) {
+  for (std::size_t group = 0; group < source.remote_block_ids.size(); ++group) {
+    const std::uint32_t size = groups.empty() ? block_size : groups[group].block_size;
+    const std::size_t most = (num_tokens + size - 1) / size;
+    const std::size_t given = source.remote_block_ids[group].size();
+    if (given <= most) continue;
+    return RefuseTransfer(
+        groups.empty() ? "remote_block_ids" : fmt::format("remote_block_ids[{}]", group),
+        fmt::format("a list of {} ids", given),
+        fmt::format("at most {}, as the prompt has {} tokens and a block {}", most, num_tokens, size));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 ApiError ToApiError(const Error& error) {
@@ -142,6 +158,10 @@ ApiResult<std::vector<scheduler::NewRequest>> CompletionJob::Prepare(const Compl
       const scheduler::SchedulerConfig& config = host_.instance->config().scheduler;
       next.keep_blocks = request.kv_transfer->do_remote_decode;
       if (request.kv_transfer->do_remote_prefill) {
+        if (auto refused =
+                TooManyBlockIds(*request.kv_transfer, config.groups, config.block_size, next.prompt.size())) {
+          return tl::unexpected(*std::move(refused));
+        }
         next.num_receivable_tokens = ReceivableTokens(*request.kv_transfer, config.groups, config.block_size);
       }
     }

@@ -257,8 +257,8 @@ TEST_CASE("P32: engines that never answer hold up no transfer from others, and n
     waiting.emplace_back([&, i] {
       json dead = params;
       dead["remote_port"] = silent.port();
-      [[maybe_unused]] const auto answered =
-          decode.Post(kCompletions, DecodeBody(dead, std::string(1, static_cast<char>('a' + i)) + " fox"));
+      [[maybe_unused]] const auto answered = decode.Post(
+          kCompletions, DecodeBody(dead, std::string(1, static_cast<char>('a' + i)) + " fox of as many letters"));
     });
   }
   Await(decode, "kvwire_kv_transfer_receiving", kNumSilent);
@@ -319,6 +319,13 @@ TEST_CASE("P24: what cannot be meant is refused with field, value and what is al
             .starts_with("kv_transfer_params.remote_block_ids[1] is -1, expected a list of block ids from 0 to "));
   CHECK(refused(consumer, with("remote_block_ids", {{1}, {2}})) ==
         "kv_transfer_params.remote_block_ids is a list of 2, expected 1, one for each KV-cache group");
+  json many = json::array();
+  for (int id = 1; id <= 100'000; ++id) many.push_back(id);
+  CHECK(refused(consumer, with("remote_block_ids", many))
+            .starts_with("kv_transfer_params.remote_block_ids is a list of 100000 ids, expected at most "));
+  json one_more = good["remote_block_ids"];
+  for (const std::size_t most = one_more.size() + 1; one_more.size() <= most;) one_more.push_back(1);
+  CHECK(refused(consumer, with("remote_block_ids", one_more)).find(" ids, expected at most ") != std::string::npos);
   CHECK(refused(consumer, with("remote_host", "example.com")) ==
         "kv_transfer_params.remote_host is \"example.com\" with port " + std::to_string(producer.http().port()) +
             ", expected a loopback address, as there is no --kv-transfer-allow");
