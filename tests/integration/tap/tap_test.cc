@@ -480,7 +480,7 @@ TEST_CASE("tap that hears nothing ends with 3, checking or not") {
 TEST_CASE("an interrupted tap ends with the verdict so far") {
   Source source;
   ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), {"--check", "--json"}));
-  REQUIRE(tap.WaitFor("\"listening\""));
+  REQUIRE(tap.WaitFor("\"connecting\""));
   source.PublishUntil(&tap, "\"BlockStored\"");
   tap.Signal(SIGINT);
   CHECK(tap.Wait() == 0);
