@@ -190,6 +190,11 @@ void TapSink::OnContinuity(Continuity continuity) {
   std::fflush(stdout);
 }
 
+void TapSink::OnContradiction(SequenceNumber number, Contradiction contradiction) {
+  Notice("contradiction", fmt::format("message {} {}", number, kvwire::ToString(contradiction)));
+  checker_.OnContradiction(number, contradiction);
+}
+
 void TapSink::OnMalformed(std::size_t frame_count) {
   Notice("malformed", fmt::format("a message of {} frames", frame_count));
   checker_.OnMalformed(frame_count);
@@ -328,6 +333,7 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                                       {"superseded", stats.superseded},
                                       {"digests_compared", stats.digests_compared},
                                       {"digests_differed", stats.digests_differed},
+                                      {"contradictions", stats.contradictions},
                                       {"skipped_parents", counts.skipped_parents},
                                       {"masked_events", counts.masked_events}}) {
       if (count > 0) summary[name] = count;

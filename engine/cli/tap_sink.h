@@ -49,6 +49,7 @@ class TapSink final : public CheckedSink {
   void OnGap(const StreamGap& gap) override;
   void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) override;
   void OnContinuity(Continuity continuity) override;
+  void OnContradiction(SequenceNumber number, Contradiction contradiction) override;
   void OnMalformed(std::size_t frame_count) override;
   void OnOtherTopic(SequenceNumber number) override;
   void OnTopicUnknown() override;

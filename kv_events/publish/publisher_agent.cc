@@ -67,7 +67,10 @@ std::size_t PublisherAgent::DoWork(MonotonicNanos now) {
   done += PublishQueued();
   ReportOverflow();
   done += SendHeartbeat();
-  if (replay_) done += replay_->DoWork(now);
+  if (replay_) {
+    done += replay_->DoWork(now);
+    ReportCrowd();
+  }
   requests_.Notify();
   return done;
 }
@@ -284,6 +287,17 @@ void PublisherAgent::ReportOverflow() {
     Log(options_.log, LogLevel::kInfo,
         fmt::format("the event queue is empty again; batches dropped: {}", dropped - overflow_start_));
   }
+}
+
+void PublisherAgent::ReportCrowd() {
+  const std::uint64_t turned_away = replay_->turned_away();
+  if (turned_away == turned_away_seen_) return;
+  if (crowd_reported_ && now_ - *crowd_reported_ < kCrowdPeriod) return;
+  Log(options_.log, LogLevel::kWarning,
+      fmt::format("too many replay requests at once ({} answered, {} waiting): left without an answer: {}",
+                  ReplayService::kMaxClients, ReplayService::kMaxWaiting, turned_away - turned_away_seen_));
+  turned_away_seen_ = turned_away;
+  crowd_reported_ = now_;
 }
 
 PublisherStats PublisherAgent::stats() const noexcept {

@@ -35,7 +35,8 @@ namespace kvwire {
 // Threads: DoWork and PublishQueued by one thread, the same that uses the links; stats, wants and last_error by any.
 // Ownership: borrows queue and links.
 // Errors: a batch that cannot be encoded or sent is counted, its number is left out, and the next one is taken. An
-//   episode of failures, or of a full queue, is one log line at its start and one at its end.
+//   episode of failures, or of a full queue, is one log line at its start and one at its end. Replay requests that get
+//   no answer for too many others are one line a kCrowdPeriod.
 // Source: docs/protocol.md, "State".
 class PublisherAgent {
  public:
@@ -63,6 +64,7 @@ class PublisherAgent {
 
   // Batches taken from the queue per call, so that replay clients get their turn.
   static constexpr std::size_t kBatchesPerCall = 32;
+  static constexpr MonotonicNanos kCrowdPeriod = 60'000'000'000;
 
   // `replay` is null when there is no replay. REQUIRES: options.encode is set.
   PublisherAgent(Options options, PublishQueue* queue, FrameLink* publish, FrameLink* replay);
@@ -101,6 +103,7 @@ class PublisherAgent {
   void Fail(SequenceNumber number, const std::string& reason);
   void Recover();
   void ReportOverflow();
+  void ReportCrowd();
 
   const Options options_;
   PublishQueue* const queue_;
@@ -122,6 +125,8 @@ class PublisherAgent {
   std::uint64_t overflow_seen_ = 0;
   std::uint64_t overflow_start_ = 0;
   bool overflowing_ = false;
+  std::uint64_t turned_away_seen_ = 0;
+  std::optional<MonotonicNanos> crowd_reported_;
 
   Counter subscribed_;
   Counter unsubscribed_;

@@ -13,6 +13,11 @@ std::span<const std::uint8_t> AsBytes(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
+// Others are answered by a message or two, at once.
+bool NeedsPlace(const ReplayRequest& request) {
+  return !request.extension || request.extension->kind == ExtensionKind::kSnapshot;
+}
+
 }  // namespace
 
 ReplayService::ReplayService(std::string topic, ReplayLayout layout, FrameLink* link, const ReplayBuffer* buffer,
@@ -20,6 +25,7 @@ ReplayService::ReplayService(std::string topic, ReplayLayout layout, FrameLink* 
     : topic_(std::move(topic)), layout_(layout), link_(link), buffer_(buffer), answers_(answers) {}
 
 std::size_t ReplayService::DoWork(MonotonicNanos now) {
+  AdmitWaiting(now);
   const std::size_t read = ReadRequests(now);
   const std::size_t walked = answers_ != nullptr ? answers_->walks().DoWork() : 0;
   const std::size_t sent = SendSlice(now);
@@ -44,7 +50,7 @@ void ReplayService::Accept(InFrames frames, MonotonicNanos now) {
   std::vector<std::uint8_t> identity = std::move(frames[0]);
   const auto known =
       std::find_if(clients_.begin(), clients_.end(), [&](const Client& client) { return client.identity == identity; });
-  if (!request) malformed_.Add(1);
+  Count(request);
   if (known == clients_.end()) {
     Admit(std::move(identity), request, now);
   } else if (request) {
@@ -54,12 +60,32 @@ void ReplayService::Accept(InFrames frames, MonotonicNanos now) {
   }
 }
 
+void ReplayService::Count(const std::optional<ReplayRequest>& request) {
+  const bool state = answers_ != nullptr && answers_->snapshot() == SnapshotForm::kXllm;
+  if (!request) {
+    malformed_.Add(1);
+  } else if (!request->extension) {
+    requests_.Add(1);
+    if (state) snapshots_.Add(1);
+  } else {
+    switch (request->extension->kind) {
+      case ExtensionKind::kHello:
+        hellos_.Add(1);
+        break;
+      case ExtensionKind::kDigest:
+        digests_.Add(1);
+        break;
+      case ExtensionKind::kSnapshot:
+        snapshots_.Add(1);
+        break;
+    }
+  }
+}
+
 ReplayService::Answer ReplayService::AnswerTo(const ReplayRequest& request, MonotonicNanos now) {
   Answer answer;
   if (!request.extension) {
-    requests_.Add(1);
     if (answers_ != nullptr && answers_->snapshot() == SnapshotForm::kXllm) {
-      snapshots_.Add(1);
       answer.snapshot = answers_->AskSnapshot(SnapshotShape::kWhole, now);
     } else {
       answer.next = request.start;
@@ -69,15 +95,12 @@ ReplayService::Answer ReplayService::AnswerTo(const ReplayRequest& request, Mono
   }
   switch (request.extension->kind) {
     case ExtensionKind::kHello:
-      hellos_.Add(1);
       answer.message = answers_->AnswerHello();
       break;
     case ExtensionKind::kDigest:
-      digests_.Add(1);
       answer.message = answers_->AnswerDigest(request.extension->number);
       break;
     case ExtensionKind::kSnapshot:
-      snapshots_.Add(1);
       answer.snapshot = answers_->AskSnapshot(SnapshotShape::kChunks, now);
       break;
   }
@@ -90,12 +113,55 @@ void ReplayService::Forget(const Answer& answer) {
 
 void ReplayService::Admit(std::vector<std::uint8_t> identity, const std::optional<ReplayRequest>& request,
                           MonotonicNanos now) {
-  if (clients_.size() >= kMaxClients) {
-    dropped_.Add(1);
-    Send(identity, End());
+  const auto waits = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const WaitingClient& client) { return client.identity == identity; });
+  if (waits != waiting_.end() && request) {
+    if (NeedsPlace(*request)) {
+      waits->request = *request;
+      return;
+    }
+    waiting_.erase(waits);
+  } else if (waits != waiting_.end()) {
+    return;  // the end mark is due anyway
+  }
+  if (clients_.size() < kMaxClients) {
+    clients_.push_back({std::move(identity), request ? AnswerTo(*request, now) : Answer(), now});
+  } else if (request && NeedsPlace(*request)) {
+    Wait(std::move(identity), *request);
+  } else {
+    AnswerAtOnce(identity, request ? AnswerTo(*request, now) : Answer(), now);
+  }
+}
+
+// A link without room for it has none for a client that reads, either.
+void ReplayService::AnswerAtOnce(const std::vector<std::uint8_t>& identity, Answer answer, MonotonicNanos now) {
+  while (true) {
+    const Outgoing outgoing = Next(answer, now);
+    if (Send(identity, outgoing) != SendResult::kSent) {
+      dropped_.Add(1);
+      return;
+    }
+    if (outgoing.kind == Outgoing::Kind::kEnd) return;
+    Advance(&answer, outgoing);
+  }
+}
+
+void ReplayService::Wait(std::vector<std::uint8_t> identity, const ReplayRequest& request) {
+  if (waiting_.size() < kMaxWaiting) {
+    waiting_.push_back({std::move(identity), request});
     return;
   }
-  clients_.push_back({std::move(identity), request ? AnswerTo(*request, now) : Answer(), now});
+  dropped_.Add(1);
+  ++turned_away_;
+}
+
+// One that is gone meanwhile shows by its first message.
+void ReplayService::AdmitWaiting(MonotonicNanos now) {
+  while (!waiting_.empty() && clients_.size() < kMaxClients) {
+    WaitingClient client = std::move(waiting_.front());
+    waiting_.pop_front();
+    clients_.push_back({std::move(client.identity), AnswerTo(client.request, now), now});
+  }
 }
 
 std::size_t ReplayService::SendSlice(MonotonicNanos now) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,15 +30,20 @@ namespace kvwire {
 // over what is left of the earlier answer, its end mark included, until its own request arrives; that one is answered
 // whole. A client that leaves the identity to the ROUTER never meets this.
 //
+// Busy does not look like empty: who finds every place taken waits for one, in the order of arrival, and the answer is
+// that of the time when it begins; beyond what may wait there is no answer, which the client's own deadline notices.
+// Hellos, digests and malformed requests need no place.
+//
 // Threads: DoWork by one thread; the counters by any.
-// Bounds: kMaxClients clients at once, further ones get an end mark only; kMaxStartBytes, see wire/frames.h; snapshots,
-//   see snapshot_walks.h; one kSliceMessages or kSliceBytes of messages per DoWork, clients taking turns; a client
+// Bounds: kMaxClients clients at once, kMaxWaiting wait; kMaxStartBytes, see wire/frames.h; snapshots, see
+//   snapshot_walks.h; one kSliceMessages or kSliceBytes of messages per DoWork, clients taking turns; a client
 //   without progress for kProgressDeadline is given up.
 // Errors: a request of a wrong shape is counted and answered with an end mark; nothing throws but for lack of memory.
 // Source: docs/protocol.md, "Replay".
 class ReplayService {
  public:
   static constexpr std::size_t kMaxClients = 64;
+  static constexpr std::size_t kMaxWaiting = 1024;
   static constexpr std::size_t kSliceMessages = 16;
   static constexpr std::size_t kSliceBytes = 64 << 10;
   static constexpr std::size_t kRequestsPerCall = 16;
@@ -52,7 +58,11 @@ class ReplayService {
 
   // Clients being answered.
   std::size_t clients() const noexcept { return clients_.size(); }
-  // The same, for any thread.
+  // Clients that wait for a place.
+  std::size_t waiting() const noexcept { return waiting_.size(); }
+  // Requests that got no answer because every place was taken and as many waited as may; among the dropped.
+  std::uint64_t turned_away() const noexcept { return turned_away_; }
+  // clients(), for any thread.
   std::uint64_t client_count() const noexcept { return client_count_.value(); }
 
   std::uint64_t requests() const noexcept { return requests_.value(); }
@@ -76,6 +86,10 @@ class ReplayService {
     Answer answer;
     MonotonicNanos last_progress = 0;
   };
+  struct WaitingClient {
+    std::vector<std::uint8_t> identity;
+    ReplayRequest request;
+  };
   // The next message to a client, as it stands between the empty frame and the end of the message.
   struct Outgoing {
     enum class Kind : std::uint8_t { kWait, kMessage, kEnd };
@@ -92,8 +106,12 @@ class ReplayService {
 
   std::size_t ReadRequests(MonotonicNanos now);
   void Accept(InFrames frames, MonotonicNanos now);
+  void Count(const std::optional<ReplayRequest>& request);
   Answer AnswerTo(const ReplayRequest& request, MonotonicNanos now);
   void Admit(std::vector<std::uint8_t> identity, const std::optional<ReplayRequest>& request, MonotonicNanos now);
+  void AnswerAtOnce(const std::vector<std::uint8_t>& identity, Answer answer, MonotonicNanos now);
+  void Wait(std::vector<std::uint8_t> identity, const ReplayRequest& request);
+  void AdmitWaiting(MonotonicNanos now);
   void Forget(const Answer& answer);
   std::size_t SendSlice(MonotonicNanos now);
   Progress Serve(Client* client, Budget* budget, MonotonicNanos now);
@@ -110,6 +128,8 @@ class ReplayService {
   const ReplayBuffer* const buffer_;
   StateAnswers* const answers_;
   std::vector<Client> clients_;
+  std::deque<WaitingClient> waiting_;  // empty unless every place is taken; none of them is in clients_
+  std::uint64_t turned_away_ = 0;
   std::size_t turn_ = 0;  // index of the client that comes first in the next slice
   Counter requests_;
   Counter malformed_;

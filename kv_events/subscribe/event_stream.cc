@@ -11,6 +11,9 @@ namespace kvwire {
 namespace {
 
 constexpr int kSlice = 64;
+// Of lives that follow each other: the pauses between, and a time without that makes the next one the first again.
+constexpr BackOff kBeginnings(100'000'000, 5'000'000'000, 30'000'000'000);
+constexpr MonotonicNanos kEarlierStateQuiet = 60'000'000'000;
 
 std::string_view AsText(FrameView frame) { return {reinterpret_cast<const char*>(frame.data()), frame.size()}; }
 
@@ -93,7 +96,9 @@ EventStream::EventStream(LiveLink live, ReplayLinkFactory replay, const EventStr
       sink_(sink),
       live_(std::move(live)),
       place_(options.gate),
-      tracker_(options.first_sequence.value_or(traits_.first_sequence)) {
+      tracker_(options.first_sequence.value_or(traits_.first_sequence)),
+      beginnings_(kBeginnings),
+      earlier_states_(5 * options.snapshot.first_pause, options.snapshot.longest_pause, kEarlierStateQuiet) {
   if (!replay) return;
   replay_.emplace(replay, options.replay, &place_);
   snapshot_.emplace(replay, traits_.replay, options.snapshot, decode_);
@@ -193,7 +198,8 @@ std::array<FrameLink*, 4> EventStream::links() const noexcept {
 
 void EventStream::UpdateStatus() {
   const bool asks = asking_ || (question_due_ && !Away());
-  keeper_.Note(taking_                                                                  ? StreamFact::kTakingSnapshot
+  keeper_.Note(Resting()                                                                ? StreamFact::kResting
+               : taking_                                                                ? StreamFact::kTakingSnapshot
                : recover_to_                                                            ? StreamFact::kReplaying
                : asks && (interrupted_ || !tracker_.started() || (asking_ && joining_)) ? StreamFact::kAsking
                                                                                         : StreamFact::kResting);
@@ -237,10 +243,20 @@ bool EventStream::TakeLive() {
 
 void EventStream::HandleLive(Waiting message) {
   const SequenceNumber number = message.sequence;
+  if (Resting() && !stopping_) {
+    ++stats_.left_out;
+    return;
+  }
   SequenceVerdict verdict = tracker_.Judge(number);
   // The transport repeats nothing: the last number with other content is a new life that had one message so far.
   if (verdict == SequenceVerdict::kDuplicate && tracker_.live() == number && !SameAsLast(message)) {
     verdict = SequenceVerdict::kRestart;
+  }
+  if (verdict == SequenceVerdict::kDuplicate && tracker_.live() != number && replay_ && peers_.present() <= 1) {
+    if (const std::optional<Contradiction> contradiction = Contradicted(message)) {
+      Contradict(number, *contradiction);
+      return;
+    }
   }
   if (verdict == SequenceVerdict::kRestart) {
     // The new life cannot replay the old one's messages.
@@ -303,12 +319,13 @@ bool EventStream::SameAsLast(const Waiting& message) const {
 void EventStream::ApplyLive(Waiting message) {
   Apply({message.sequence, AsText(message.frames[0]), message.frames[2], MessageOrigin::kLive});
   last_live_ = std::move(message);
+  AskForProof();
 }
 
 void EventStream::Note(SequenceNumber number, FrameView payload) {
   if (!tracker_.started() && number == tracker_.first()) keeper_.Note(StreamFact::kFirstNumber);
   tracker_.AdvanceTo(number + 1);
-  last_applied_ = {number, ContentOf(payload)};
+  applied_.Note(number, payload);
 }
 
 void EventStream::Apply(const StreamMessage& message) {
@@ -325,6 +342,7 @@ void EventStream::Apply(const StreamMessage& message) {
   stats_.rejected_events += decoded->rejected_total;
   sink_->OnBatch(message, *decoded);
   NoteApplied(*decoded);
+  if (message.origin == MessageOrigin::kLive && HasClear(decoded->batch)) keeper_.Note(StreamFact::kAgreed);
 }
 
 void EventStream::NoteApplied(const DecodedBatch& batch) {
@@ -373,10 +391,8 @@ void EventStream::TakeReplayed(const InFrames& frames) {
   if (message->sequence > tracker_.next()) {
     // What an answer leaves out at its beginning is gone. In the middle it is gone if the publisher is kvwire; others
     // drop what a slow reader has no room for.
-    if (!replay_->at_first() && publisher_ != Publisher::kKvwire) {
-      replay_->Resume(tracker_.next(), now_);
-      return;
-    }
+    const bool cut = !replay_->at_first() && publisher_ != Publisher::kKvwire;
+    if (cut && replay_->TryResume(tracker_.next(), now_)) return;
     const SequenceNumber before = message->sequence - 1;
     GiveUp(recover_to_ ? std::min(before, *recover_to_) : before, GapReason::kNotInReplay);
   }
@@ -391,6 +407,8 @@ void EventStream::TakeReplayed(const InFrames& frames) {
 }
 
 void EventStream::ApplyReplayed(const ReplayMessage& message) {
+  answered_at_ = now_;
+  unheard_ = false;
   if (!options_.topic.empty()) {
     if (!message.topic && !std::exchange(topic_unknown_, true)) sink_->OnTopicUnknown();
     if (message.topic && !AsText(*message.topic).starts_with(options_.topic)) {
@@ -465,6 +483,7 @@ void EventStream::GiveUp(SequenceNumber to, GapReason reason) {
   keeper_.Note(gap.joined_late ? StreamFact::kJoinedLate : StreamFact::kMissing);
   if (reason == GapReason::kNotInReplay || reason == GapReason::kNoAnswer) NoteRefusal(to + 1);
   tracker_.AdvanceTo(to + 1);
+  answered_at_ = now_;
   sink_->OnGap(gap);
   if (taking_ && taking_->begun) {
     taking_->broken = true;

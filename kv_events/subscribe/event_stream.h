@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "kv_events/clock.h"
+#include "kv_events/subscribe/applied_payloads.h"
+#include "kv_events/subscribe/back_off.h"
 #include "kv_events/subscribe/dialect.h"
 #include "kv_events/subscribe/event_stream_stats.h"
 #include "kv_events/subscribe/hello_client.h"
@@ -75,6 +77,12 @@ struct SnapshotTaking {
 // is asked for again after a pause. Such a publisher is also asked every check_interval whether messages follow the
 // last one received, and for its digest; one that differs from the sink's is followed by a snapshot.
 //
+// A live message below the next number repeats what was applied. If its payload is another one, or if it is not known
+// and no answer went past it lately, live link and replay link are not of one publisher: the stream begins anew, and is
+// not synchronised before a replay brings the bytes that came live. A hello of the same life whose next number was
+// passed before it was asked for makes it begin anew, too. Beginnings in quick succession are followed by a rest, in
+// which live messages are dropped.
+//
 // A subscription chooses among live messages, a replay brings what the publisher has: options.topic leaves out there
 // what the subscription leaves out here. Numbers of other topics are done, not missing.
 //
@@ -136,12 +144,6 @@ class EventStream {
   };
   using WaitingQueue = std::deque<Waiting>;
 
-  // What can tell one life of a publisher from another: two lives do not send the same bytes under the same number.
-  struct LastApplied {
-    SequenceNumber sequence = 0;
-    std::uint64_t content = 0;  // hash of the payload
-  };
-
   // What is known of who answers at the replay endpoint, since the last connection.
   enum class Publisher : std::uint8_t { kUnknown, kKvwire, kOther };
   enum class HelloPurpose : std::uint8_t { kQuestion, kCheck };
@@ -183,7 +185,6 @@ class EventStream {
   void UpdateStatus();
 
   // event_stream_questions.cc: connections, lives, hellos.
-  static std::uint64_t ContentOf(FrameView payload) noexcept;
   // Whether the publisher was connected and is not.
   bool Away() const noexcept { return peers_.disconnected > 0 && peers_.present() == 0; }
   bool LookAtPeers();
@@ -211,11 +212,19 @@ class EventStream {
   void TakeHello(Hello hello);
   void AskBehind();
   void TakeNoHello(HelloClient::Outcome outcome);
+  bool HelloOpen() const noexcept { return hello_ && (hello_->active() || ask_again_at_); }
   void BeginOtherLife();
   bool FollowTail();
   void CompareDigest();
   void JudgeDigest(const DigestEntries& theirs);
   void CheckSoon() noexcept { next_check_ = now_; }
+
+  // event_stream_trust.cc
+  std::optional<Contradiction> Contradicted(const Waiting& message) const;
+  void Contradict(SequenceNumber number, Contradiction contradiction);
+  void Rest();
+  bool Resting() const noexcept { return now_ < rest_until_; }
+  void AskForProof();
 
   // event_stream_snapshot.cc
   bool SnapshotsOffered() const noexcept;
@@ -249,9 +258,10 @@ class EventStream {
   std::optional<ResumeRefusal> refused_;  // until what is held is all there is again
 
   std::optional<Waiting> last_live_;  // to tell a repetition from a restart
-  std::optional<LastApplied> last_applied_;
-  std::string topic_;           // the latest
-  bool topic_unknown_ = false;  // and the sink knows
+  AppliedPayloads applied_;           // of this life
+  MonotonicNanos answered_at_ = 0;    // the latest answer that moved the next number
+  std::string topic_;                 // the latest
+  bool topic_unknown_ = false;        // and the sink knows
 
   // The running recovery: numbers [recover_from_, recover_to_]; those below tracker_.next() are done. Without an end
   // while a question runs and no live message says where it ends.
@@ -262,12 +272,13 @@ class EventStream {
 
   PeerCounts peers_;
   bool question_due_ = false;
-  bool joining_ = false;                   // the last question asked for all there is
-  bool asking_ = false;                    // a question runs: by a hello, a replay or a snapshot
-  std::optional<LastApplied> life_asked_;  // ... and whether its publisher is the one that sent this is still open
-  bool interrupted_ = false;               // the connection ended, and nobody said yet that the life did not
-  bool reconnected_ = false;               // ... and somebody is connected: messages may be of either life
-  bool unread_end_ = false;  // the connection ended before anything was applied; it may have left messages
+  bool joining_ = false;  // the last question asked for all there is
+  bool asking_ = false;   // a question runs: by a hello, a replay or a snapshot
+  std::optional<AppliedPayloads::Entry>
+      life_asked_;            // ... and whether its publisher is the one that sent this is still open
+  bool interrupted_ = false;  // the connection ended, and nobody said yet that the life did not
+  bool reconnected_ = false;  // ... and somebody is connected: messages may be of either life
+  bool unread_end_ = false;   // the connection ended before anything was applied; it may have left messages
   bool stopping_ = false;
   WaitingQueue held_;           // not judged yet, as they came; only while interrupted_
   std::size_t kept_bytes_ = 0;  // of waiting_ and held_
@@ -276,6 +287,10 @@ class EventStream {
   std::optional<Hello> said_;           // the last hello of this life
   std::optional<std::uint64_t> epoch_;  // of this life
   HelloPurpose hello_purpose_ = HelloPurpose::kCheck;
+  SequenceNumber hello_behind_ = 0;  // a hello of this life that names a lower next number contradicts what is held
+  std::optional<MonotonicNanos> ask_again_at_;  // the running question's hello got no answer of a kvwire publisher
+  int end_marks_ = 0;                           // such answers on this connection
+  bool unheard_ = false;  // the publisher of the running question's replay answered hellos, and not this one
   std::optional<MonotonicNanos> next_check_;
   MonotonicNanos check_pause_ = 0;
   MonotonicNanos checked_at_ = 0;
@@ -283,11 +298,17 @@ class EventStream {
   std::optional<Tail> tail_;
   std::optional<DigestAt> digest_due_;
 
+  BackOff beginnings_;
+  MonotonicNanos rest_until_ = 0;
+  bool proof_due_ = false;  // the next question compares bytes
+  MonotonicNanos proof_at_ = 0;
+
   std::optional<SnapshotTaking> taking_;
   bool snapshot_wanted_ = false;
   int snapshot_attempts_ = 0;
   MonotonicNanos snapshot_at_ = 0;  // not earlier
   MonotonicNanos snapshot_pause_ = 0;
+  BackOff earlier_states_;
 };
 
 }  // namespace kvwire

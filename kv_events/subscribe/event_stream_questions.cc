@@ -2,9 +2,7 @@
 // EventStream's part about connections and lives: who is there, whether it is still the same publisher, and whether
 // what came from it is all.
 #include <algorithm>
-#include <functional>
 #include <iterator>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -18,6 +16,10 @@ namespace {
 constexpr MonotonicNanos kTailGrace = 500'000'000;
 constexpr MonotonicNanos kLongestCheckPause = 60'000'000'000;
 constexpr int kSilentHeartbeats = 3;
+// A publisher that is known to answer hellos and does not answer this one is asked so often on a new connection before
+// another kind of publisher is taken to be there.
+constexpr int kAnswersOfOther = 3;
+constexpr MonotonicNanos kAskAgainPause = 200'000'000;
 
 // In one order, without what is nothing.
 DigestEntries Normal(DigestEntries entries) {
@@ -29,10 +31,6 @@ DigestEntries Normal(DigestEntries entries) {
 }
 
 }  // namespace
-
-std::uint64_t EventStream::ContentOf(FrameView payload) noexcept {
-  return std::hash<std::string_view>()({reinterpret_cast<const char*>(payload.data()), payload.size()});
-}
 
 // Whether a connection ended since the last look.
 bool EventStream::LookAtPeers() {
@@ -51,6 +49,7 @@ bool EventStream::LookAtPeers() {
     reconnected_ = replay_ && (interrupted_ || unread_end_);
     question_due_ = replay_.has_value();
     publisher_ = Publisher::kUnknown;
+    end_marks_ = 0;
     snapshot_at_ = 0;
     heard_at_ = now_;
   }
@@ -98,7 +97,7 @@ void EventStream::TakeUnreadEnd() {
 // All that an ended connection left was read.
 void EventStream::NoteDrained() {
   if (std::exchange(unread_end_, false)) reconnected_ = false;
-  if (!reconnected_ || last_applied_ || epoch_) return;
+  if (!reconnected_ || applied_.last() || epoch_) return;
   // There is nothing to know a life by.
   if (!held_.empty()) Forget();
   BeginWithConnected();
@@ -170,14 +169,16 @@ void EventStream::Forget() {
 
 void EventStream::BeginLife() {
   last_live_.reset();
-  last_applied_.reset();
   refused_.reset();
+  applied_.Clear();
   tracker_.Reset();
   said_.reset();
   epoch_.reset();
   tail_.reset();
   digest_due_.reset();
   snapshot_wanted_ = false;
+  proof_due_ = false;
+  hello_behind_ = 0;
   keeper_.Note(StreamFact::kNewLife);
   if (publisher_ == Publisher::kKvwire) CheckSoon();
 }
@@ -191,7 +192,8 @@ void EventStream::BeginWithConnected() {
 }
 
 bool EventStream::WorkOnQuestion(bool drained) {
-  if (!question_due_ || (!drained && (interrupted_ || unread_end_)) || replay_->active() || taking_ || asking_) {
+  if (!question_due_ || (!drained && (interrupted_ || unread_end_)) || replay_->active() || taking_ || asking_ ||
+      Resting()) {
     return false;
   }
   question_due_ = false;
@@ -201,9 +203,12 @@ bool EventStream::WorkOnQuestion(bool drained) {
 
 void EventStream::Ask() {
   joining_ = !tracker_.started();
+  const std::optional<AppliedPayloads::Entry> last = applied_.last();
+  const bool live = last && last_live_ && last_live_->sequence == last->sequence;
+  const bool by_content = std::exchange(proof_due_, false) && live;
   if (traits_.replay == ReplayForm::kState) {
     AskForState();
-  } else if (hello_ && publisher_ != Publisher::kOther) {
+  } else if (hello_ && publisher_ != Publisher::kOther && !by_content) {
     asking_ = true;
     StartHello(HelloPurpose::kQuestion);
   } else {
@@ -214,7 +219,7 @@ void EventStream::Ask() {
 // Asks for everything behind what was applied, and for the last of that to know the life by.
 void EventStream::AskByContent() {
   asking_ = true;
-  life_asked_ = last_applied_;
+  life_asked_ = applied_.last();
   replay_->Start(life_asked_ ? life_asked_->sequence : tracker_.next());
 }
 
@@ -232,11 +237,11 @@ void EventStream::AskForState() {
 
 // The first message of an answer that was asked for from the last applied one on. False: it ended the question.
 bool EventStream::TellLife(const ReplayMessage& message) {
-  const LastApplied asked = *life_asked_;
+  const AppliedPayloads::Entry asked = *life_asked_;
   if (message.sequence < asked.sequence) return false;
   life_asked_.reset();
   const bool kept = message.sequence == asked.sequence;
-  if (kept && ContentOf(message.payload) == asked.content) {
+  if (kept && AppliedPayloads::ContentOf(message.payload) == asked.content) {
     // What is held tells by its numbers what else is missing.
     if (interrupted_ && !held_.empty()) {
       EndQuestion(ReplayClient::Outcome::kEnd);
@@ -244,7 +249,17 @@ bool EventStream::TellLife(const ReplayMessage& message) {
     }
     interrupted_ = reconnected_ = false;
     keeper_.Note(StreamFact::kSameLife);
+    if (last_live_ && last_live_->sequence == asked.sequence) keeper_.Note(StreamFact::kAgreed);
+    unheard_ = false;
+    if (epoch_ && publisher_ == Publisher::kOther) {
+      publisher_ = Publisher::kKvwire;  // whether it answers hellos now or not
+      keeper_.Note(StreamFact::kUnanswered);
+    }
     return true;
+  }
+  if (kept && !interrupted_ && keeper_.contradicted()) {
+    Contradict(asked.sequence, Contradiction::kLiveDiffers);
+    return false;
   }
   replay_->Stop();
   asking_ = false;
@@ -269,13 +284,14 @@ bool EventStream::TellLife(const ReplayMessage& message) {
 
 void EventStream::StopQuestion() noexcept {
   if (asking_ && hello_ && hello_purpose_ == HelloPurpose::kQuestion) hello_->Stop();
-  asking_ = false;
+  asking_ = unheard_ = false;
+  ask_again_at_.reset();
   life_asked_.reset();
 }
 
 void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
   replay_->Stop();
-  const bool told = !life_asked_ && !(hello_ && hello_->active() && interrupted_);
+  const bool told = !life_asked_ && !unheard_ && !(HelloOpen() && interrupted_);
   StopQuestion();
   const bool answered = outcome == ReplayClient::Outcome::kEnd;
   if (recover_to_ && answered && tracker_.next() <= *recover_to_) {
@@ -301,6 +317,8 @@ void EventStream::EndQuestion(ReplayClient::Outcome outcome) {
 
 void EventStream::StartHello(HelloPurpose purpose) {
   hello_purpose_ = purpose;
+  hello_behind_ = tracker_.started() ? tracker_.next() : 0;
+  ask_again_at_.reset();
   next_check_.reset();
   ++stats_.hellos_asked;
   hello_->Start(now_);
@@ -320,6 +338,7 @@ bool EventStream::WorkOnHello() {
     return false;
   }
   if (hello_ && !hello_->active() && CheckDue()) StartHello(HelloPurpose::kCheck);
+  if (hello_ && ask_again_at_ && now_ >= *ask_again_at_) StartHello(HelloPurpose::kQuestion);
   if (!hello_ || !hello_->active()) return false;
   Hello hello;
   const HelloClient::Outcome outcome = hello_->Poll(now_, &hello);
@@ -334,15 +353,27 @@ bool EventStream::WorkOnHello() {
 }
 
 void EventStream::TakeNoHello(HelloClient::Outcome outcome) {
-  if (outcome == HelloClient::Outcome::kOther) {
+  const bool question = hello_purpose_ == HelloPurpose::kQuestion;
+  const bool other = outcome == HelloClient::Outcome::kOther;
+  if (other) ++end_marks_;
+  // A busy publisher may answer like one that knows no hello: a known one is not taken for such by that alone.
+  const bool doubtful = other && epoch_ && (publisher_ != Publisher::kUnknown || end_marks_ < kAnswersOfOther);
+  if (other && !doubtful) {
     publisher_ = Publisher::kOther;
     said_.reset();
+    keeper_.Note(StreamFact::kAnswered);
+    if (epoch_ && check_pause_ > 0) next_check_ = now_ + check_pause_;  // what it publishes may show otherwise
   } else {
-    if (publisher_ == Publisher::kKvwire) keeper_.Note(StreamFact::kUnanswered);
+    if (publisher_ == Publisher::kKvwire || doubtful) keeper_.Note(StreamFact::kUnanswered);
     check_pause_ = std::min(2 * check_pause_, std::max(check_interval_, kLongestCheckPause));
     if (check_pause_ > 0) next_check_ = now_ + check_pause_;
   }
-  if (hello_purpose_ == HelloPurpose::kQuestion) AskByContent();
+  if (question && doubtful && publisher_ == Publisher::kUnknown) {
+    ask_again_at_ = now_ + end_marks_ * kAskAgainPause;
+  } else if (question) {
+    unheard_ = epoch_.has_value();
+    AskByContent();
+  }
 }
 
 void EventStream::TakeHello(Hello hello) {
@@ -354,6 +385,10 @@ void EventStream::TakeHello(Hello hello) {
   const std::optional<std::uint64_t> before = std::exchange(epoch_, hello.epoch);
   if (before && *before != hello.epoch) {
     BeginOtherLife();
+    return;
+  }
+  if (before && hello.next < hello_behind_ && peers_.present() <= 1) {
+    Contradict(hello.next, Contradiction::kNumbersBack);
     return;
   }
   if (!said_) heard_at_ = now_;
@@ -409,6 +444,7 @@ void EventStream::BeginOtherLife() {
   FlushWaiting(GapReason::kRestarted);
   Restart(std::nullopt);
   epoch_ = epoch;
+  Rest();
   BeginWithConnected();
 }
 

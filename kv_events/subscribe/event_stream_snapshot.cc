@@ -90,6 +90,7 @@ void EventStream::PumpSnapshot() {
 // What was applied is behind the snapshot: whoever sent that is not who answers.
 void EventStream::TakeEarlierState() {
   FailSnapshot(SnapshotClient::Outcome::kFailed);
+  snapshot_at_ = std::max(snapshot_at_, now_ + earlier_states_.Next(now_));
   if (hello_) {
     CheckSoon();
   } else {
@@ -113,6 +114,7 @@ void EventStream::EndSnapshot(const SnapshotPiece& end) {
   snapshot_->Stop();
   taking_.reset();
   tracker_.AdvanceTo(end.number);
+  answered_at_ = now_;
   ++stats_.snapshots;
   snapshot_attempts_ = 0;
   snapshot_pause_ = 0;
@@ -132,6 +134,7 @@ void EventStream::SkipTo(SequenceNumber number) {
     waiting_.pop_front();
   }
   tracker_.AdvanceTo(number);
+  answered_at_ = now_;
 }
 
 // Messages before the piece at hand are missing: lost for sure if later ones are there, else after a while. False when

@@ -30,6 +30,7 @@ struct EventStreamStats {
   std::uint64_t superseded = 0;        // numbers that were not applied because a snapshot has their effect
   std::uint64_t digests_compared = 0;
   std::uint64_t digests_differed = 0;
+  std::uint64_t contradictions = 0;
   std::uint64_t renewed = 0;  // live links given up because they were mute
 
   friend bool operator==(const EventStreamStats&, const EventStreamStats&) = default;

@@ -7,6 +7,13 @@
 
 namespace kvwire {
 
+namespace {
+
+// After an attempt that brought nothing.
+constexpr MonotonicNanos kFruitlessPause = 200'000'000;
+
+}  // namespace
+
 ReplayClient::ReplayClient(ReplayLinkFactory factory, const ReplayLimits& limits, ReplayGate::Place* place)
     : ask_(std::move(factory)), limits_(limits), place_(place) {}
 
@@ -14,6 +21,7 @@ void ReplayClient::Start(SequenceNumber start) {
   ask_.Stop();
   active_ = true;
   opened_ = false;
+  resume_at_.reset();
   start_ = start;
 }
 
@@ -22,13 +30,22 @@ void ReplayClient::Stop() noexcept {
   ask_.Stop();
 }
 
-void ReplayClient::Resume(SequenceNumber start, MonotonicNanos now) {
-  --attempt_;
-  Open(start, now);
+bool ReplayClient::TryResume(SequenceNumber start, MonotonicNanos now) {
+  if (start > attempt_start_) {
+    --attempt_;
+    Open(start, now);
+    return true;
+  }
+  if (attempt_ >= limits_.max_attempts) return false;
+  ask_.Stop();
+  resume_at_ = now + attempt_ * kFruitlessPause;
+  return true;
 }
 
 void ReplayClient::Open(SequenceNumber start, MonotonicNanos now) {
   ++attempt_;
+  attempt_start_ = start;
+  resume_at_.reset();
   messages_ = 0;
   ++total_attempts_;
   const SequenceFrame frame = EncodeSequence(start);
@@ -51,6 +68,10 @@ ReplayClient::Outcome ReplayClient::Poll(SequenceNumber resume, MonotonicNanos n
     attempt_ = 0;
     give_up_at_ = now + limits_.total;
     Open(start_, now);
+  }
+  if (resume_at_) {
+    if (now < *resume_at_) return Outcome::kNothing;
+    Open(resume, now);
   }
   std::optional<InFrames> received = ask_.Poll(now);
   if (!received) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "kv_events/clock.h"
 #include "kv_events/subscribe/dealer_ask.h"
@@ -33,8 +34,10 @@ class ReplayClient {
   // Begins to ask from `start`, once the place is entered: Poll sends the request, and time counts from then on.
   void Start(SequenceNumber start);
 
-  // Asks anew from `start`, within the time that is left. REQUIRES: active().
-  void Resume(SequenceNumber start, MonotonicNanos now);
+  // Asks anew from `start`, within the time that is left: at once when the attempt brought something (`start` is above
+  // where it began), else after a pause, as another one of the attempts. False when those are used up: nothing is
+  // changed then. REQUIRES: active().
+  bool TryResume(SequenceNumber start, MonotonicNanos now);
 
   // Drops the request, if there is one.
   void Stop() noexcept;
@@ -72,7 +75,9 @@ class ReplayClient {
   bool opened_ = false;
   SequenceNumber start_ = 0;
   int attempt_ = 0;
-  std::uint64_t messages_ = 0;  // of the present answer
+  SequenceNumber attempt_start_ = 0;
+  std::optional<MonotonicNanos> resume_at_;  // the next attempt, after one that brought nothing
+  std::uint64_t messages_ = 0;               // of the present answer
   MonotonicNanos give_up_at_ = 0;
   std::uint64_t total_attempts_ = 0;
   std::uint64_t malformed_ = 0;

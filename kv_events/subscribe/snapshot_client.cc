@@ -82,6 +82,7 @@ SnapshotClient::Outcome SnapshotClient::TakeChunked(const InFrames& frames, Snap
   if (last_ && message->number < *last_) return End(Outcome::kFailed);
   *piece = SnapshotPiece{message->number, {}, message->name == kSnapshotEndName, std::nullopt};
   if (piece->end) {
+    if (message->payload.empty()) return End(Outcome::kPiece);
     auto digest = DecodeDigest(message->payload);
     if (!digest) return End(Outcome::kFailed);
     piece->digest = *std::move(digest);

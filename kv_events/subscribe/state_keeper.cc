@@ -71,6 +71,18 @@ void StateKeeper::Note(StreamFact fact) noexcept {
     case StreamFact::kUnreadable:
       unreadable_ = true;
       return;
+    case StreamFact::kContradicted:
+      contradicted_ = true;
+      return;
+    case StreamFact::kAgreed:
+      contradicted_ = false;
+      return;
+    case StreamFact::kNumbersBack:
+      Lose("the publisher's numbers went back within one life");
+      return;
+    case StreamFact::kUnsteady:
+      Lose("the publisher begins anew again and again: it is asked after a pause");
+      return;
     case StreamFact::kAsking:
     case StreamFact::kReplaying:
     case StreamFact::kTakingSnapshot:
@@ -94,6 +106,10 @@ void StateKeeper::Lose(std::string_view reason) noexcept {
 
 StreamStatus StateKeeper::status() const noexcept {
   if (several_) return {StreamState::kUnsynchronised, kSeveralReason};
+  if (contradicted_) {
+    return {StreamState::kUnsynchronised,
+            "live messages and answers differ: the replay address may be another publisher's"};
+  }
   if (activity_ == StreamFact::kAsking) return {StreamState::kRecovering, "the publisher is asked what was missed"};
   if (activity_ == StreamFact::kReplaying) return {StreamState::kRecovering, "a replay is under way"};
   if (activity_ == StreamFact::kTakingSnapshot) return {StreamState::kRecovering, "a snapshot is under way"};

@@ -34,6 +34,11 @@ enum class StreamFact : std::uint8_t {
   kDigestDiffers,
   kVoid,        // a message or an event could not be read, in a dialect that allows none
   kUnreadable,  // ... in a dialect that goes on without it
+  // Answers.
+  kContradicted,  // they are not of the publisher that is heard
+  kAgreed,        // they are
+  kNumbersBack,   // the publisher named a number that was passed, in the same life
+  kUnsteady,      // lives follow each other quickly: the new one is not asked yet
   // What is being done about it.
   kAsking,  // who the publisher is, or what came before
   kReplaying,
@@ -44,7 +49,8 @@ enum class StreamFact : std::uint8_t {
 // The state of a stream as a function of what happened to it.
 //   Baselines make it synchronised, losses unsynchronised until the next baseline, doubts suspect: a connection that
 //   ended until the life is known to go on, silence until something is heard, an unreadable event until the next
-//   baseline but kFirstNumber. While several publishers are connected, nothing is a baseline.
+//   baseline but kFirstNumber. While answers contradict what is heard, no baseline helps until they agree, and while
+//   several publishers are connected, nothing is a baseline.
 // A value. Threads: one thread at a time.
 class StateKeeper {
  public:
@@ -52,6 +58,7 @@ class StateKeeper {
   StreamStatus status() const noexcept;
   // Whether a baseline would change nothing.
   bool whole() const noexcept { return held_ == Held::kAll && !unreadable_ && !several_; }
+  bool contradicted() const noexcept { return contradicted_; }
 
  private:
   enum class Held : std::uint8_t { kNothing, kPart, kAll };
@@ -65,6 +72,7 @@ class StateKeeper {
   bool ever_connected_ = false;
   bool away_ = false;
   bool several_ = false;
+  bool contradicted_ = false;
   bool silent_ = false;
   bool unanswered_ = false;
   bool life_in_doubt_ = false;

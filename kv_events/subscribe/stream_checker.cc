@@ -183,6 +183,14 @@ void StreamChecker::BeginLife() {
   interrupted_ = unconfirmed_ = false;
 }
 
+void StreamChecker::OnContradiction(SequenceNumber number, Contradiction contradiction) {
+  Violation violation;
+  violation.rule = CheckRule::kSequence;
+  violation.sequence = number;
+  violation.what = fmt::format("message {} {}", number, ToString(contradiction));
+  Violate(violation);
+}
+
 void StreamChecker::OnMalformed(std::size_t frame_count) {
   Violation violation;
   violation.rule = CheckRule::kReadable;

@@ -58,6 +58,16 @@ enum class Continuity : std::uint8_t {
 
 std::string_view ToString(Continuity continuity) noexcept;
 
+// How what comes live and what the publisher answers cannot both be true.
+enum class Contradiction : std::uint8_t {
+  kLiveDiffers,  // a live message has another content than an answer gave its number
+  kLiveBehind,   // a live message comes long after an answer said that its number is past
+  kNumbersBack,  // a hello of the same life names a next number that was passed before the question
+};
+
+// To follow "message N".
+std::string_view ToString(Contradiction contradiction) noexcept;
+
 // What the owner of a stream learns, in the order in which it is to be applied: each number once, ascending within a
 // publisher's life.
 //
@@ -84,6 +94,9 @@ class StreamSink {
   virtual void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) = 0;
 
   virtual void OnContinuity(Continuity continuity) = 0;
+
+  // What was applied is not the state of the publisher that is heard. kForgotten follows.
+  virtual void OnContradiction(SequenceNumber /*number*/, Contradiction /*contradiction*/) {}
 
   // A live message that is not topic, sequence, payload.
   virtual void OnMalformed(std::size_t frame_count) = 0;

@@ -18,6 +18,7 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr MonotonicNanos kMillisecond = 1'000'000;
+constexpr MonotonicNanos kLongestRest = 5'000'000'000;
 constexpr std::size_t kFew = 2;
 
 enum class Content : std::uint8_t { kStore, kStoreAndRemove, kClear, kEmpty };
@@ -240,6 +241,8 @@ class Search {
       Pause();
     }
     DeliverDelayed();
+    Settle();
+    WaitOutRest();
     if (options_.ending == Ending::kHeartbeat) publisher_.Deliver(publisher_.PublishHeartbeat());
     Settle();
     return {stream_->status(), consumer_.digest() == publisher_.digest()};
@@ -304,6 +307,14 @@ class Search {
   // Between two things that happen.
   void Pause() {
     if (options_.pace == Pace::kEachStep) Settle();
+  }
+
+  // A stream whose publisher began anew many times at once asks after a pause, in which there are heartbeats.
+  void WaitOutRest() {
+    if (stream_->status().reason.find("again and again") == std::string_view::npos) return;
+    now_ += kLongestRest;
+    publisher_.Deliver(publisher_.PublishHeartbeat());
+    Settle();
   }
 
   void Settle() {

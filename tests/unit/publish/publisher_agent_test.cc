@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/publish/publisher_agent.h"
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -320,6 +321,42 @@ TEST_CASE("an episode of a full queue is one line at its start and one at its en
   CHECK(log.Count(LogLevel::kInfo, "batches dropped: 4") == 1);
   CHECK(publisher.agent.stats().dropped_full == 4);
   CHECK(Balanced(publisher.agent.stats(), 6));
+}
+
+TEST_CASE(
+    "C4: a hello and a digest are answered however many clients of replay are served and wait, and a crowd is said "
+    "once a minute") {
+  LogCapture log;
+  AgentSettings settings;
+  settings.log = log.sink();
+  MemoryRig rig;
+  FaultyLink router(rig.replay());
+  DrivenPublisher publisher(settings, rig.publish(), &router);
+  publisher.PublishMany(3);
+  publisher.Drain();
+  router.room = 0;
+  const std::size_t all = ReplayService::kMaxClients + ReplayService::kMaxWaiting;
+  std::vector<std::unique_ptr<FrameLink>> crowd;
+  for (std::size_t i = 0; i < all + 2; ++i) {
+    crowd.push_back(rig.Dealer("client" + std::to_string(i)));
+    Ask(crowd.back().get(), 0);
+    publisher.Drain();
+  }
+  CHECK(log.Count(LogLevel::kWarning, "left without an answer: 1") == 1);
+  const auto asks = rig.Dealer("asks");
+  Ask(asks.get(), ExtensionRequest{ExtensionKind::kHello, 0});
+  router.room = 2;
+  publisher.Turn();
+  std::optional<Told> told = ReceiveTold(asks.get());
+  REQUIRE(told);
+  CHECK(told->name == kHelloName);
+  told = ReceiveTold(asks.get());
+  REQUIRE(told);
+  CHECK(told->end);
+
+  publisher.now += PublisherAgent::kCrowdPeriod;
+  publisher.Turn();
+  CHECK(log.Count(LogLevel::kWarning, "left without an answer: 1") == 2);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/publish/replay_service.h"
 
-#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -352,29 +352,78 @@ TEST_CASE("a broken link gives up every client") {
   CHECK(bench.service.dropped() == 1);
 }
 
-TEST_CASE("clients beyond 64 get an end mark at once") {
-  Bench bench;
-  bench.Fill(0, 99);
-  std::map<std::string, std::unique_ptr<FrameLink>> dealers;
-  bench.faulty.room = 0;  // nobody makes progress
-  for (int i = 0; i < 64; ++i) {
-    const std::string name = "client" + std::to_string(i);
-    dealers[name] = bench.router.Connect(name);
-    Ask(dealers[name].get(), 0);
+// A bench whose 64 slots are taken by clients that make no progress while the link has no room.
+struct CrowdedBench : Bench {
+  CrowdedBench() {
+    Fill(0, 99);
+    faulty.room = 0;
+    for (std::size_t i = 0; i < ReplayService::kMaxClients; ++i) {
+      served.push_back(router.Connect("client" + std::to_string(i)));
+      Ask(served.back().get(), 0);
+    }
+    Finish();
+    REQUIRE(service.clients() == ReplayService::kMaxClients);
   }
+  std::vector<std::unique_ptr<FrameLink>> served;
+};
+
+TEST_CASE("C4: clients beyond 64 wait, are not told that there is nothing, and are served when others are done") {
+  CrowdedBench bench;
+  auto first = bench.router.Connect("first");
+  auto gone = bench.router.Connect("gone");
+  const auto last = bench.router.Connect("last");
+  Ask(first.get(), 0);
+  Ask(gone.get(), 0);
+  Ask(last.get(), 0);
+  bench.faulty.room = 3;
+  bench.service.DoWork(bench.now);
+  CHECK(bench.Read(first.get()).empty());
+  CHECK(bench.service.waiting() == 3);
+  CHECK(bench.service.clients() == ReplayService::kMaxClients);
+  CHECK(bench.service.dropped() == 0);
+  Ask(last.get(), 90);  // replaces what it asked for before
+  gone.reset();
+  bench.faulty.room = 1000000;
   bench.Finish();
-  CHECK(bench.service.clients() == 64);
-  bench.faulty.room = 1;
+  for (const auto& dealer : bench.served) CHECK(Numbers(bench.Read(dealer.get())) == Range(0, 99));
+  CHECK(Numbers(bench.Read(first.get())) == Range(0, 99));
+  CHECK(Numbers(bench.Read(last.get())) == Range(90, 99));
+  CHECK(bench.service.clients() == 0);
+  CHECK(bench.service.waiting() == 0);
+  CHECK(bench.service.dropped() == 1);
+  CHECK(bench.service.turned_away() == 0);
+}
+
+TEST_CASE("C4: beyond what may wait there is no answer at all, and it is counted") {
+  CrowdedBench bench;
+  for (std::size_t i = 0; i < ReplayService::kMaxWaiting; ++i) {
+    const auto waits = bench.router.Connect("waits" + std::to_string(i));
+    Ask(waits.get(), 0);
+    bench.Finish();
+  }
   const auto late = bench.router.Connect("late");
   Ask(late.get(), 0);
+  bench.Finish();
+  CHECK(bench.service.waiting() == ReplayService::kMaxWaiting);
+  CHECK(bench.service.turned_away() == 1);
+  CHECK(bench.service.dropped() == 1);
+  bench.faulty.room = 1000000;
+  bench.Finish();
+  CHECK(bench.Read(late.get()).empty());
+  CHECK(bench.service.waiting() == 0);
+  Ask(late.get(), 99);
+  bench.Finish();
+  CHECK(Numbers(bench.Read(late.get())) == Range(99, 99));
+}
+
+TEST_CASE("C4: a malformed request gets its end mark, however many are served") {
+  CrowdedBench bench;
+  const auto late = bench.router.Connect("late");
+  SendFrames(late.get(), {{'x'}, {0}});
+  bench.faulty.room = 1;
   bench.service.DoWork(bench.now);
   CHECK(EndsOnly(bench.Read(late.get())));
-  CHECK(bench.service.clients() == 64);
-  CHECK(bench.service.dropped() == 1);
-  bench.faulty.room = 100000;
-  bench.Finish();
-  for (const auto& [name, dealer] : dealers) CHECK(Numbers(bench.Read(dealer.get())) == Range(0, 99));
-  CHECK(bench.service.clients() == 0);
+  CHECK(bench.service.waiting() == 0);
 }
 
 }  // namespace

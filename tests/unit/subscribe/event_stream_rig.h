@@ -49,6 +49,7 @@ struct Rig {
       return;
     }
     ++hellos;
+    hello_wire = wire;
     if (silent_to_hello) return;
     if (hello) {
       Bytes payload;
@@ -83,7 +84,8 @@ struct Rig {
   std::vector<std::shared_ptr<Wire>> snapshots;
   std::optional<Hello> hello;  // what the publisher says of itself
   bool silent_to_hello = false;
-  int hellos = 0;  // asked
+  std::shared_ptr<Wire> hello_wire;  // of the last one asked
+  int hellos = 0;                    // asked
   SendResult replay_send = SendResult::kSent;
   LineSink sink;
   std::unique_ptr<EventStream> stream;

@@ -290,6 +290,7 @@ TEST_CASE("a snapshot of an earlier state than what was applied is none") {
   rig.Answer({EndWithTopic()});
   rig.Work();
   REQUIRE(rig.snapshots.size() == 1);
+  rig.hello = HelloOf(6, 0);
   rig.AnswerSnapshot({Chunk(4, {1})});
   CHECK(rig.Work() == Lines{});
   CHECK(rig.stream->stats().snapshots_failed == 1);
@@ -303,6 +304,7 @@ TEST_CASE("an AllBlocksCleared among the live messages is a baseline by itself, 
         Lines{"live 100", "live 101", "snapshot abandoned", "unconfirmed", "live 102"});
   CHECK(rig.status() == kSynchronised);
   CHECK_FALSE(rig.stream->recovering());
+  rig.hello = HelloOf(103, 90);
   CHECK(rig.Work(100 * kSecond) == Lines{});
   CHECK(rig.snapshots.size() == 1);
 }

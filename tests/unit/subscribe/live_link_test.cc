@@ -145,6 +145,7 @@ TEST_CASE("C21: a publisher that is absent, comes, goes and comes back is follow
     CHECK(rig.Work(56 * kSecond) == Lines{"replay 0", "healed 0-0", "live 1", "confirmed"});
   }
   SUBCASE("a message that cannot be read ends nothing") {
+    rig.Publish(3);
     CHECK(rig.Receive({{ToBytes("kv"), SequenceBytes(1), {0xc1}}, Live(2)}, 50 * kSecond) ==
           Lines{"undecodable 1", "live 2"});
     CHECK(rig.stream->status().state == StreamState::kSuspect);

@@ -100,6 +100,10 @@ class LineSink final : public StreamSink {
     static constexpr const char* kWords[] = {"interrupted", "confirmed", "unconfirmed", "forgotten", "several"};
     lines.emplace_back(kWords[static_cast<int>(continuity)]);
   }
+  void OnContradiction(SequenceNumber number, Contradiction contradiction) override {
+    static constexpr const char* kWords[] = {"differs", "behind", "back"};
+    lines.push_back(fmt::format("contradiction {} {}", number, kWords[static_cast<int>(contradiction)]));
+  }
   void OnMalformed(std::size_t frame_count) override { lines.push_back(fmt::format("malformed {}", frame_count)); }
   void OnOtherTopic(SequenceNumber number) override { lines.push_back(fmt::format("other topic {}", number)); }
   void OnTopicUnknown() override { lines.emplace_back("topic unknown"); }

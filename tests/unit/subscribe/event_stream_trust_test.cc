@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// EventStream and answers that cannot be true: busy publishers, another publisher's replay, numbers that go back, and
+// what is asked again and again.
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "kv_events/subscribe/applied_payloads.h"
+#include "kv_events/subscribe/back_off.h"
+#include "kv_events/subscribe/event_stream.h"
+#include "tests/unit/subscribe/event_stream_rig.h"
+
+namespace kvwire::test {
+namespace {
+
+constexpr MonotonicNanos kTenth = kSecond / 10;
+const StreamStatus kSynchronised{StreamState::kSynchronised, "every number was applied"};
+const StreamStatus kDiffer{StreamState::kUnsynchronised,
+                           "live messages and answers differ: the replay address may be another publisher's"};
+
+Hello HelloOf(SequenceNumber next, std::uint64_t epoch = 7) {
+  Hello hello;
+  hello.epoch = epoch;
+  hello.next = next;
+  if (next > 0) hello.oldest = 0;
+  return hello;
+}
+
+// A connected stream of a publisher that says who it is, with messages 0 to `count` - 1 applied.
+struct KnownRig : Rig {
+  explicit KnownRig(SequenceNumber count) {
+    hello = HelloOf(count);
+    live->peers.connected = 1;
+    for (SequenceNumber i = 0; i < count; ++i) live->inbox.push_back(Live(i));
+    Work();
+  }
+  void Reconnect() {
+    ++live->peers.disconnected;
+    Work();
+    ++live->peers.connected;
+  }
+};
+
+// A connected stream of a publisher that answers no hello, and whose replay has brought 0 to `count` - 1 of `life`.
+struct ReplayedRig : Rig {
+  explicit ReplayedRig(SequenceNumber count, std::uint64_t life = 0) {
+    live->peers.connected = 1;
+    Work();
+    AnswerAll(count, life);
+    Work();
+  }
+  void AnswerAll(SequenceNumber count, std::uint64_t life) {
+    for (SequenceNumber i = 0; i < count; ++i) Answer({ReplayWithTopic(i, life)});
+    Answer({EndWithTopic()});
+  }
+};
+
+TEST_CASE("a back-off begins with nothing, doubles up to its longest, and is over after a quiet time") {
+  BackOff back_off(1, 5, 10);
+  CHECK(back_off.Next(100) == 0);
+  CHECK(back_off.Next(100) == 1);
+  CHECK(back_off.Next(101) == 2);
+  CHECK(back_off.Next(103) == 4);
+  CHECK(back_off.Next(107) == 5);
+  CHECK(back_off.Next(116) == 5);
+  CHECK(back_off.Next(126) == 0);
+}
+
+TEST_CASE("applied payloads are known for the last 4,096 numbers") {
+  AppliedPayloads applied;
+  CHECK_FALSE(applied.last());
+  for (SequenceNumber i = 0; i <= AppliedPayloads::kKept; ++i) applied.Note(2 * i, Payload(i));
+  CHECK_FALSE(applied.Find(0));
+  CHECK_FALSE(applied.Find(3));
+  CHECK(applied.Find(2) == AppliedPayloads::ContentOf(Payload(1)));
+  CHECK(applied.last()->sequence == 2 * AppliedPayloads::kKept);
+}
+
+TEST_CASE("C4: a publisher that answered a hello and gives the end mark to the next one is busy, not another one") {
+  KnownRig rig(3);
+  rig.hello.reset();
+  rig.Work(5 * kSecond);
+  CHECK(rig.hellos == 2);
+  CHECK(rig.stream->status() == StreamStatus{StreamState::kSuspect, "the publisher no longer answers"});
+  CHECK(rig.stream->epoch() == 7);
+  rig.Work(1000 * kSecond);
+  CHECK(rig.hellos == 3);
+  rig.hello = HelloOf(3);
+  rig.Work(2000 * kSecond);
+  CHECK(rig.hellos == 4);
+  CHECK(rig.stream->status() == kSynchronised);
+}
+
+TEST_CASE(
+    "C4: on a new connection a known publisher that gives the end mark is asked again, and then told by its bytes") {
+  KnownRig rig(3);
+  rig.hello.reset();
+  rig.Reconnect();
+  CHECK(rig.Work() == Lines{});
+  CHECK(rig.hellos == 2);
+  CHECK(rig.attempts.empty());
+  CHECK(rig.stream->status().state == StreamState::kRecovering);
+  SUBCASE("it was busy") {
+    rig.hello = HelloOf(3);
+    CHECK(rig.Work(kSecond) == Lines{"confirmed"});
+    CHECK(rig.attempts.empty());
+    CHECK(rig.stream->status() == kSynchronised);
+  }
+  SUBCASE("it is busy for long, and its replay answers") {
+    for (int i = 1; i < 20; ++i) rig.Work(i * kTenth);
+    CHECK(rig.hellos == 4);
+    REQUIRE(rig.attempts.size() == 1);
+    CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
+    rig.Answer({ReplayWithTopic(2), EndWithTopic()});
+    CHECK(rig.Work(2 * kSecond) == Lines{"confirmed"});
+    CHECK(rig.stream->epoch() == 7);
+    CHECK(rig.stream->status() == StreamStatus{StreamState::kSuspect, "the publisher no longer answers"});
+    rig.hello = HelloOf(3);
+    rig.Work(100 * kSecond);
+    CHECK(rig.stream->status() == kSynchronised);
+  }
+  SUBCASE("another publisher is there, whose numbers begin anew") {
+    for (int i = 1; i < 20; ++i) rig.Work(i * kTenth);
+    REQUIRE(rig.attempts.size() == 1);
+    rig.Answer({EndWithTopic()});
+    CHECK(rig.Work(2 * kSecond) == Lines{"restart 2 by replay"});
+    CHECK_FALSE(rig.stream->epoch());
+    rig.Answer({ReplayWithTopic(0, 1), EndWithTopic()});
+    CHECK(rig.Work(2 * kSecond) == Lines{"replay 0", "confirmed"});
+    CHECK(rig.stream->status() == kSynchronised);
+  }
+}
+
+TEST_CASE("C4: an end mark alone does not confirm that a known publisher has sent nothing") {
+  KnownRig rig(0);
+  CHECK(rig.stream->status() == kSynchronised);
+  rig.hello.reset();
+  rig.stream->Confirm();
+  CHECK(rig.Work() == Lines{});
+  rig.Answer({EndWithTopic()});
+  CHECK(rig.Work() == Lines{"unconfirmed"});
+  CHECK(rig.stream->status().state == StreamState::kSuspect);
+}
+
+TEST_CASE("C8: a live message with other bytes than the replay gave its number ends what was held") {
+  ReplayedRig rig(50, 1);
+  CHECK(rig.stream->status() == kSynchronised);
+  CHECK(rig.See({Live(0)}) == Lines{"contradiction 0 differs", "forgotten"});
+  CHECK(rig.stream->status() == kDiffer);
+  CHECK(rig.stream->stats().contradictions == 1);
+  // The same answers again are no baseline.
+  rig.AnswerAll(50, 1);
+  rig.Work();
+  CHECK(rig.stream->next() == 50);
+  CHECK(rig.stream->status() == kDiffer);
+}
+
+TEST_CASE("C8: contradictions in quick succession are followed by a rest that grows") {
+  ReplayedRig rig(50, 1);
+  const std::size_t before = rig.attempts.size();
+  SequenceNumber number = 0;
+  for (MonotonicNanos now = 0; now < 20 * kSecond; now += kTenth / 2) {
+    for (const auto& wire : rig.attempts) wire->inbox.clear();
+    if (!rig.attempts.back()->sent.empty()) rig.AnswerAll(50, 1);
+    rig.Work(now);
+    if (number < 49) rig.See({Live(number++)}, now);
+    CHECK(rig.stream->status() != kSynchronised);
+  }
+  CHECK(rig.attempts.size() - before < 12);
+}
+
+TEST_CASE("C8: when a replay brings the bytes that came live, the stream is synchronised again") {
+  ReplayedRig rig(3, 1);
+  CHECK(rig.See({Live(0)}) == Lines{"contradiction 0 differs", "forgotten"});
+  rig.AnswerAll(2, 0);
+  CHECK(rig.Work() == Lines{"replay 0", "replay 1", "confirmed"});
+  CHECK(rig.stream->status() == kDiffer);
+  CHECK(rig.See({Live(2)}, kSecond) == Lines{"live 2"});
+  CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
+  SUBCASE("it does") {
+    rig.Answer({ReplayWithTopic(2), EndWithTopic()});
+    CHECK(rig.Work(kSecond) == Lines{"confirmed"});
+    CHECK(rig.stream->status() == kSynchronised);
+  }
+  SUBCASE("it brings others") {
+    rig.Answer({ReplayWithTopic(2, 1), EndWithTopic()});
+    CHECK(rig.Work(kSecond) == Lines{"contradiction 2 differs", "forgotten"});
+    CHECK(rig.stream->status() == kDiffer);
+  }
+  SUBCASE("it does not have it") {
+    rig.Answer({EndWithTopic()});
+    CHECK(rig.Work(kSecond) == Lines{"unconfirmed"});
+    CHECK(rig.stream->status() == kDiffer);
+  }
+}
+
+TEST_CASE("C8: what a replay brought before it came live is a duplicate") {
+  ReplayedRig rig(5);
+  CHECK(rig.See({Live(1), Live(2), Live(4)}, 100 * kSecond) == Lines{});
+  CHECK(rig.stream->stats().duplicates == 3);
+  CHECK(rig.stream->status() == kSynchronised);
+}
+
+// A stream that took a snapshot which ends before batch `next`.
+struct SnapshotRig : Rig {
+  explicit SnapshotRig(SequenceNumber next, EventStreamOptions options = {}) : Rig(true, options) {
+    hello = HelloOf(10);
+    hello->oldest = 9;
+    hello->snapshots = true;
+    live->peers.connected = 1;
+    Work();
+    AnswerSnapshot({Chunk(next, {1}), SnapshotEnd(next)});
+    Work();
+  }
+};
+
+TEST_CASE("C8: a live number that a snapshot is past may be on its way for ten seconds") {
+  EventStreamOptions options;
+  options.check_interval = 0;
+  SnapshotRig rig(1000, options);
+  CHECK(rig.stream->status() == kSynchronised);
+  CHECK(rig.See({Live(10)}, 10 * kSecond - 1) == Lines{});
+  rig.Work(10 * kSecond - 1);
+  CHECK(rig.See({Live(11)}, 10 * kSecond) == Lines{"contradiction 11 behind", "forgotten"});
+  CHECK(rig.stream->status() == kDiffer);
+}
+
+TEST_CASE("C8: a hello of the same life below what was passed when it was asked makes the stream begin anew") {
+  SnapshotRig rig(1000);
+  rig.hello = HelloOf(12);
+  CHECK(rig.Work(5 * kSecond) == Lines{"contradiction 12 back", "forgotten"});
+  REQUIRE_FALSE(rig.attempts.empty());
+  for (SequenceNumber i = 0; i < 12; ++i) rig.Answer({ReplayWithTopic(i)});
+  rig.Answer({EndWithTopic()});
+  CHECK(rig.Work(5 * kSecond).back() == "confirmed");
+  CHECK(rig.stream->next() == 12);
+  CHECK(rig.stream->status() == kSynchronised);
+}
+
+TEST_CASE("C8: a hello that was asked before the newest messages came is no contradiction") {
+  KnownRig rig(3);
+  rig.silent_to_hello = true;
+  rig.Work(5 * kSecond);
+  CHECK(rig.See({Live(3), Live(4)}, 5 * kSecond) == Lines{"live 3", "live 4"});
+  Bytes payload;
+  EncodeHello(HelloOf(3), &payload);
+  rig.hello_wire->inbox.push_back({{}, ToBytes(kHelloName), SequenceBytes(3), payload});
+  CHECK(rig.Work(5 * kSecond) == Lines{});
+  CHECK(rig.stream->stats().contradictions == 0);
+}
+
+TEST_CASE("C14: epochs that follow each other quickly are asked ever less often, and the state says why") {
+  KnownRig rig(1);
+  std::uint64_t epoch = 100;
+  const int before = rig.hellos;
+  bool said = false;
+  for (MonotonicNanos now = 5 * kSecond; now < 25 * kSecond; now += kTenth / 2) {
+    rig.hello = HelloOf(0, ++epoch);
+    rig.Work(now);
+    said = said ||
+           rig.stream->status() == StreamStatus{StreamState::kUnsynchronised,
+                                                "the publisher begins anew again and again: it is asked after a pause"};
+  }
+  CHECK(said);
+  CHECK(rig.hellos - before < 14);
+  CHECK(rig.hellos - before > 6);
+  // It stays: what it sends from then on is taken.
+  rig.hello = HelloOf(0, epoch);
+  rig.Work(40 * kSecond);
+  rig.Work(50 * kSecond);
+  CHECK(rig.See({Live(0)}, 50 * kSecond) == Lines{"live 0"});
+  CHECK(rig.stream->status() == kSynchronised);
+}
+
+TEST_CASE("C3: a replay that brings nothing new is asked for a few times, with pauses, and then its hole is a gap") {
+  ReplayedRig rig(5);
+  CHECK(rig.See({Live(9)}) == Lines{"recovery 5-8"});
+  const std::size_t before = rig.attempts.size();
+  Lines said;
+  for (MonotonicNanos now = 0; now < 8 * kSecond; now += kTenth) {
+    if (rig.attempts.back()->sent.size() == 1 && rig.attempts.back()->inbox.empty()) {
+      rig.Answer({ReplayWithTopic(0), ReplayWithTopic(9), EndWithTopic()});
+    }
+    for (const std::string& line : rig.Work(now)) said.push_back(line);
+  }
+  CHECK(rig.attempts.size() - before == 2);
+  CHECK(said == Lines{"gap 5-8 not in the replay", "live 9"});
+}
+
+TEST_CASE("an xLLM replay that is behind the live stream is asked for ever less often") {
+  EventStreamOptions options;
+  options.dialect = Dialect::kXllm;
+  Rig rig(true, options);
+  rig.live->peers.connected = 1;
+  SequenceNumber next = 10;
+  for (MonotonicNanos now = 0; now < 20 * kSecond; now += kTenth) {
+    if (now % (4 * kTenth) == 0) rig.live->inbox.push_back(Live(next++));
+    rig.Work(now);
+    if (rig.attempts.empty() || !rig.attempts.back()->inbox.empty()) continue;
+    rig.Answer({{{}, SequenceBytes(next - 4), Chunk(0, {1})[3]}, EndLegacy()});
+    rig.Work(now);
+  }
+  CHECK(rig.attempts.size() < 20);
+}
+
+TEST_CASE("the end of a snapshot may come without a digest") {
+  Rig rig;
+  rig.hello = HelloOf(10);
+  rig.hello->oldest = 9;
+  rig.hello->snapshots = true;
+  rig.live->peers.connected = 1;
+  rig.Work();
+  rig.AnswerSnapshot({Chunk(10, {1}), {{}, ToBytes(kSnapshotEndName), SequenceBytes(10), {}}, EndWithTopic()});
+  CHECK(rig.Work() == Lines{"snapshot from 10", "chunk 10 of 1", "snapshot to 10", "confirmed"});
+  CHECK(rig.stream->status() == kSynchronised);
+}
+
+}  // namespace
+}  // namespace kvwire::test
