@@ -172,6 +172,7 @@ void EventStream::BeginLife() {
   last_live_.reset();
   last_applied_.reset();
   tracker_.Reset();
+  shelves_.Clear();
   said_.reset();
   epoch_.reset();
   tail_.reset();
