@@ -45,6 +45,8 @@ class FigureBoard {
   MonotonicNanos refresh_at_ = 0;
   std::uint64_t messages_ = 0;
   std::optional<MonotonicNanos> last_message_at_;
+  std::uint64_t news_ = 0;
+  std::optional<MonotonicNanos> last_news_at_;
   std::optional<MonotonicNanos> rate_from_;
   std::uint64_t rate_events_ = 0;
   double events_per_second_ = 0;

@@ -51,8 +51,9 @@ std::unique_ptr<FleetStream> Open(const std::shared_ptr<ZmqContext>& context, co
     auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, replay, options);
     return dealer ? *std::move(dealer) : nullptr;
   };
-  stream->stream = std::make_unique<EventStream>(LiveLinksTo(context, endpoint, options, *std::move(live)),
-                                                 std::move(factory), EventStreamOptions(), &stream->mirror);
+  stream->stream = std::make_unique<EventStream>(
+      LiveLinksTo(context, std::make_shared<EndpointLookup>(endpoint), options, *std::move(live)), std::move(factory),
+      EventStreamOptions(), &stream->mirror);
   return stream;
 }
 
