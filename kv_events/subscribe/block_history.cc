@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "kv_events/digest.h"
-
 namespace kvwire {
 
 namespace {
@@ -25,7 +23,7 @@ BlockHistory::BlockHistory() : slots_(kInitialSlots) {}
 
 std::size_t BlockHistory::Find(std::uint32_t group, std::uint64_t low64) const noexcept {
   const std::size_t mask = slots_.size() - 1;
-  std::size_t i = StateDigest::Mix(low64 + group * 0x9e3779b97f4a7c15u) & mask;
+  std::size_t i = salt_.Mix(group, low64) & mask;
   while (slots_[i].used && (slots_[i].low64 != low64 || slots_[i].group != group)) i = (i + 1) & mask;
   return i;
 }
@@ -65,7 +63,11 @@ BlockHistory::Moments BlockHistory::LastThree(std::uint32_t group, std::uint64_t
 }
 
 void BlockHistory::Clear() {
-  std::fill(slots_.begin(), slots_.end(), Slot());
+  if (slots_.size() > kInitialSlots) {
+    slots_ = std::vector<Slot>(kInitialSlots);
+  } else if (size_ > 0) {
+    std::fill(slots_.begin(), slots_.end(), Slot());
+  }
   size_ = 0;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv_events/subscribe/table_salt.h"
 #include "kv_events/wire/frames.h"
 
 namespace kvwire {
@@ -63,6 +64,7 @@ class BlockHistory {
   std::size_t Find(std::uint32_t group, std::uint64_t low64) const noexcept;
   void Grow();
 
+  TableSalt salt_ = TableSalt::OfProcess();
   std::vector<Slot> slots_;
   std::size_t size_ = 0;
 };

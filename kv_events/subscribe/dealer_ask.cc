@@ -13,7 +13,7 @@ void DealerAsk::Start(std::vector<std::uint8_t> body, MonotonicNanos idle, Monot
   active_ = true;
   sent_ = false;
   link_.reset();
-  link_ = factory_();
+  next_try_ = now;
   TrySend(now);
 }
 
@@ -23,6 +23,11 @@ void DealerAsk::Stop() noexcept {
 }
 
 void DealerAsk::TrySend(MonotonicNanos now) {
+  constexpr MonotonicNanos kPause = 50'000'000;
+  if (!link_ && active_ && now >= next_try_) {
+    next_try_ = now + kPause;
+    link_ = factory_();
+  }
   if (!link_ || sent_) return;
   const std::array<OutFrame, 2> request{OutFrame::Copy({}), OutFrame::Copy(body_)};
   if (link_->TrySend(request) != SendResult::kSent) return;

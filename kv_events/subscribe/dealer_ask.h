@@ -12,8 +12,8 @@
 
 namespace kvwire {
 
-// Makes a DEALER connected to the replay endpoint; null when that fails now. Each request gets a new one, so that an
-// answer never mixes with what is left of an earlier one.
+// Makes a DEALER connected to the replay endpoint; null when that fails now, and it is tried again soon. Each request
+// gets a new one, so that an answer never mixes with what is left of an earlier one.
 using ReplayLinkFactory = std::function<std::unique_ptr<FrameLink>()>;
 
 // One request, [empty, body], on a DEALER of its own, and the messages that answer it.
@@ -43,6 +43,7 @@ class DealerAsk {
 
   const ReplayLinkFactory factory_;
   std::unique_ptr<FrameLink> link_;
+  MonotonicNanos next_try_ = 0;  // to make the link
   std::vector<std::uint8_t> body_;
   MonotonicNanos idle_ = 0;
   MonotonicNanos idle_until_ = 0;

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace kvwire {
 
 namespace {
@@ -30,6 +32,17 @@ bool HasClear(const KVEventBatch& batch) {
     if constexpr (std::is_same_v<std::decay_t<decltype(event)>, AllBlocksCleared>) found = true;
   });
   return found;
+}
+
+DecodeError TooManyShelves() {
+  DecodeError error;
+  error.code = DecodeErrorCode::kLimitExceeded;
+  error.path = "events";
+  error.message = fmt::format(
+      "events name more pairs of group and medium than the {} that a stream may hold, or media "
+      "of more than {} bytes together",
+      ShelfBound::kMostShelves, ShelfBound::kMostNameBytes);
+  return error;
 }
 
 }  // namespace
@@ -86,7 +99,7 @@ EventStream::EventStream(std::unique_ptr<FrameLink> live, ReplayLinkFactory repl
 
 EventStream::EventStream(LiveLinkFactory live, ReplayLinkFactory replay, const EventStreamOptions& options,
                          StreamSink* sink)
-    : EventStream(LiveLink(std::move(live)), std::move(replay), options, sink) {}
+    : EventStream(LiveLink(std::move(live), options.connect_patience), std::move(replay), options, sink) {}
 
 EventStream::EventStream(LiveLink live, ReplayLinkFactory replay, const EventStreamOptions& options, StreamSink* sink)
     : options_(options),
@@ -337,12 +350,23 @@ void EventStream::Apply(const StreamMessage& message) {
     sink_->OnUndecodable(message, decoded.error());
     return;
   }
+  if (!Fits(*decoded)) {
+    ++stats_.undecodable;
+    NoteUnreadable();
+    sink_->OnUndecodable(message, TooManyShelves());
+    return;
+  }
   ++stats_.applied;
   if (message.origin == MessageOrigin::kReplay) ++stats_.replayed;
   stats_.rejected_events += decoded->rejected_total;
   sink_->OnBatch(message, *decoded);
   NoteApplied(*decoded);
   if (message.origin == MessageOrigin::kLive && HasClear(decoded->batch)) keeper_.Note(StreamFact::kAgreed);
+}
+
+bool EventStream::Fits(const DecodedBatch& batch) {
+  if (!shelves_.Take(batch.batch)) return false;
+  return !taking_ || taking_->shelves.Take(batch.batch);
 }
 
 void EventStream::NoteApplied(const DecodedBatch& batch) {

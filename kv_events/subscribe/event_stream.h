@@ -21,6 +21,7 @@
 #include "kv_events/subscribe/replay_client.h"
 #include "kv_events/subscribe/replay_gate.h"
 #include "kv_events/subscribe/sequence_tracker.h"
+#include "kv_events/subscribe/shelf_bound.h"
 #include "kv_events/subscribe/snapshot_client.h"
 #include "kv_events/subscribe/state_keeper.h"
 #include "kv_events/subscribe/stream_sink.h"
@@ -42,6 +43,9 @@ struct EventStreamOptions {
   // How often a publisher that answers a hello is asked again, whether nothing was lost and both hold the same; of a
   // dialect whose replay is a state, how often that is asked for. 0: never; nothing: as the dialect has it.
   std::optional<MonotonicNanos> check_interval;
+  // Of a live link that may connect to another address the next time: how long it waits for its first connection.
+  // 0: without an end.
+  MonotonicNanos connect_patience = 0;
   // Bounds the streams that ask at the same time; null: no bound.
   std::shared_ptr<ReplayGate> gate = ReplayGate::Shared();
   // Live messages that may wait while a replay or a snapshot runs.
@@ -56,6 +60,7 @@ struct SnapshotTaking {
   bool broken = false;                       // ... and one is
   std::optional<SnapshotPiece> piece;        // waits for the live messages before it
   std::optional<MonotonicNanos> hole_since;  // those are missing, and nothing says yet that they are lost
+  ShelfBound shelves;                        // of what was applied since it began
 };
 
 // The receiving end of one publisher's stream: an agent over a SUB and, for replays, a DEALER. It applies every number
@@ -89,7 +94,8 @@ struct SnapshotTaking {
 // Threads: made, used and destroyed by one thread; time is an argument.
 // Ownership: owns the live link and the replay links; the sink outlives the stream.
 // Errors: foreign bytes end in a counter and a call of the sink; nothing throws but for lack of memory.
-// Bounds: EventStreamOptions, ReplayLimits, SnapshotLimits; a call of DoWork handles at most 64 messages of each kind.
+// Bounds: EventStreamOptions, ReplayLimits, SnapshotLimits; what the sink is given keeps to ShelfBound: a message
+// beyond it is as one that cannot be read. A call of DoWork handles at most 64 messages of each kind.
 class EventStream {
  public:
   // `replay` may be empty: gaps stay, and nothing is asked. REQUIRES: live and sink are not null.
@@ -167,6 +173,7 @@ class EventStream {
   void TakeGap(Waiting message);
   void ApplyLive(Waiting message);
   void Apply(const StreamMessage& message);
+  bool Fits(const DecodedBatch& batch);
   void NoteApplied(const DecodedBatch& batch);
   void NoteUnreadable();
   void Note(SequenceNumber number, FrameView payload);
@@ -256,6 +263,7 @@ class EventStream {
   StateKeeper keeper_;
   StreamStatus status_;
   std::optional<ResumeRefusal> refused_;  // until what is held is all there is again
+  ShelfBound shelves_;  // of what the sink holds
 
   std::optional<Waiting> last_live_;  // to tell a repetition from a restart
   AppliedPayloads applied_;           // of this life

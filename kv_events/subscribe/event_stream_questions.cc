@@ -172,6 +172,7 @@ void EventStream::BeginLife() {
   refused_.reset();
   applied_.Clear();
   tracker_.Reset();
+  shelves_.Clear();
   said_.reset();
   epoch_.reset();
   tail_.reset();

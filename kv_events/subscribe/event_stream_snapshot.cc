@@ -101,6 +101,10 @@ void EventStream::TakeEarlierState() {
 
 void EventStream::PlacePiece() {
   const SnapshotPiece piece = *std::exchange(taking_->piece, std::nullopt);
+  if (!piece.end && !taking_->shelves.Take(piece.blocks.batch)) {
+    FailSnapshot(SnapshotClient::Outcome::kRefused);
+    return;
+  }
   taking_->hole_since.reset();
   if (!std::exchange(taking_->begun, true)) sink_->OnSnapshotBegin(piece.number);
   if (piece.end) {
@@ -112,6 +116,7 @@ void EventStream::PlacePiece() {
 
 void EventStream::EndSnapshot(const SnapshotPiece& end) {
   snapshot_->Stop();
+  shelves_ = std::move(taking_->shelves);
   taking_.reset();
   tracker_.AdvanceTo(end.number);
   answered_at_ = now_;

@@ -37,6 +37,10 @@ void FigureBoard::Refresh(const EventStream& stream, const StreamChecker& checke
   figures.last_message_at = last_message_at_;
   reached_ = reached_ || figures.connected || last_message_at_;
   figures.reached = reached_;
+  const std::uint64_t news = figures.news();
+  // The first message is news, whatever it says.
+  if (std::exchange(news_, news) != news || (messages > 0 && !last_news_at_)) last_news_at_ = now;
+  figures.last_news_at = last_news_at_;
   MeasureRate(figures.counts.events, now);
   figures.events_per_second = events_per_second_;
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -46,6 +46,8 @@ class FigureBoard {
   std::uint64_t messages_ = 0;
   std::optional<MonotonicNanos> last_message_at_;
   bool reached_ = false;
+  std::uint64_t news_ = 0;
+  std::optional<MonotonicNanos> last_news_at_;
   std::optional<MonotonicNanos> rate_from_;
   std::uint64_t rate_events_ = 0;
   double events_per_second_ = 0;

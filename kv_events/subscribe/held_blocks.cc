@@ -27,6 +27,13 @@ Overloaded(F...) -> Overloaded<F...>;
 
 }  // namespace
 
+std::string ShortDigest(const std::vector<StateDigest::Entry>& entries) {
+  constexpr std::size_t kShown = 32;
+  if (entries.size() <= kShown) return DescribeDigest(entries);
+  const std::vector<StateDigest::Entry> shown(entries.begin(), entries.begin() + kShown);
+  return fmt::format("{} and {} more", DescribeDigest(shown), entries.size() - kShown);
+}
+
 // Linear probing over a power of two of slots; no slot between an entry's home and its place is free. Removing closes
 // the hole by moving later entries of the run back, so there are no tombstones.
 
@@ -34,22 +41,22 @@ HeldBlocks::HeldBlocks() : slots_(kInitialSlots) {}
 
 HeldBlocks::ShelfId HeldBlocks::ShelfOf(const std::optional<std::uint32_t>& group,
                                         const std::optional<std::string_view>& medium) {
-  const std::string name = CanonicalMedium(medium.value_or(std::string_view()));
+  std::string name = CanonicalMedium(medium.value_or(std::string_view()));
   const std::uint32_t number = group.value_or(0);
   if (const std::optional<ShelfId> known = FindShelf(number, name)) return *known;
-  shelves_.push_back({number, name});
-  return static_cast<ShelfId>(shelves_.size() - 1);
+  const auto id = static_cast<ShelfId>(shelves_.size());
+  shelves_.push_back({{number, name}, digest_.SlotOf(number, name)});
+  shelf_of_.emplace(Place(number, std::move(name)), id);
+  return id;
 }
 
 std::optional<HeldBlocks::ShelfId> HeldBlocks::FindShelf(std::uint32_t group, std::string_view medium) const noexcept {
-  for (ShelfId id = 0; id < shelves_.size(); ++id) {
-    if (shelves_[id].group == group && shelves_[id].medium == medium) return id;
-  }
-  return std::nullopt;
+  const auto found = shelf_of_.find(std::pair(group, medium));
+  return found == shelf_of_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::size_t HeldBlocks::Home(ShelfId shelf, std::uint64_t low64) const noexcept {
-  return StateDigest::Mix(low64 + shelf * 0x9e3779b97f4a7c15u) & (slots_.size() - 1);
+  return salt_.Mix(shelf, low64) & (slots_.size() - 1);
 }
 
 std::size_t HeldBlocks::Find(ShelfId shelf, std::uint64_t low64) const noexcept {
@@ -70,7 +77,7 @@ std::uint32_t HeldBlocks::Add(ShelfId shelf, std::uint64_t low64) {
     slots_[i].low64 = low64;
     slots_[i].shelf = shelf;
     ++size_;
-    digest_.Add(shelves_[shelf].group, shelves_[shelf].medium, low64);
+    digest_.Add(shelves_[shelf].digest_slot, low64);
   }
   return ++slots_[i].count;
 }
@@ -80,7 +87,7 @@ bool HeldBlocks::Remove(ShelfId shelf, std::uint64_t low64) {
   if (slots_[i].count == 0) return false;
   if (--slots_[i].count == 0) {
     --size_;
-    digest_.Remove(shelves_[shelf].group, shelves_[shelf].medium, low64);
+    digest_.Remove(shelves_[shelf].digest_slot, low64);
     Erase(i);
   }
   return true;
@@ -124,9 +131,17 @@ void HeldBlocks::Grow() {
   }
 }
 
+// A large table goes with what filled it: whoever clears again and again pays for what came between.
 void HeldBlocks::Clear() {
-  std::fill(slots_.begin(), slots_.end(), Slot());
+  if (slots_.size() > kInitialSlots) {
+    slots_ = std::vector<Slot>(kInitialSlots);
+  } else if (size_ > 0) {
+    std::fill(slots_.begin(), slots_.end(), Slot());
+  }
   size_ = 0;
+  if (shelves_.empty()) return;
+  shelves_.clear();
+  shelf_of_.clear();
   digest_.Clear();
 }
 
@@ -164,20 +179,18 @@ void HeldBlocks::Dump(const std::function<void(std::string_view line)>& write) c
   std::vector<ShelfId> order(shelves_.size());
   std::iota(order.begin(), order.end(), ShelfId{0});
   std::sort(order.begin(), order.end(), [this](ShelfId a, ShelfId b) {
-    return std::tie(shelves_[a].group, shelves_[a].medium) < std::tie(shelves_[b].group, shelves_[b].medium);
+    return std::tie(shelf(a).group, shelf(a).medium) < std::tie(shelf(b).group, shelf(b).medium);
   });
-  std::vector<std::uint64_t> blocks;
+  std::vector<std::vector<std::uint64_t>> blocks(shelves_.size());
+  for (const Slot& slot : slots_) {
+    if (slot.count != 0) blocks[slot.shelf].push_back(slot.low64);
+  }
   std::string line;
-  for (const ShelfId shelf : order) {
-    blocks.clear();
-    for (const Slot& slot : slots_) {
-      if (slot.count != 0 && slot.shelf == shelf) blocks.push_back(slot.low64);
-    }
-    std::sort(blocks.begin(), blocks.end());
-    for (const std::uint64_t low64 : blocks) {
+  for (const ShelfId id : order) {
+    std::sort(blocks[id].begin(), blocks[id].end());
+    for (const std::uint64_t low64 : blocks[id]) {
       line.clear();
-      fmt::format_to(std::back_inserter(line), "{} {} {:016x}", shelves_[shelf].group,
-                     EscapeField(shelves_[shelf].medium), low64);
+      fmt::format_to(std::back_inserter(line), "{} {} {:016x}", shelf(id).group, EscapeField(shelf(id).medium), low64);
       write(line);
     }
   }

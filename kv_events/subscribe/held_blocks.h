@@ -4,13 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kv_events/batch.h"
 #include "kv_events/digest.h"
+#include "kv_events/subscribe/table_salt.h"
 
 namespace kvwire {
 
@@ -20,7 +24,8 @@ namespace kvwire {
 // there at the end of every batch.
 //
 // Threads: one thread at a time.
-// Bounds: 16 bytes a block, times at most 2.5 (open addressing at a load of 0.4 to 0.8).
+// Bounds: 16 bytes a block, times at most 2.5 (open addressing at a load of 0.4 to 0.8); shelves are the caller's to
+// bound. What a call costs does not depend on how the hashes were chosen, nor Clear on what was held long ago.
 class HeldBlocks {
  public:
   // A (group, medium) as a small number.
@@ -32,11 +37,11 @@ class HeldBlocks {
 
   HeldBlocks();
 
-  // The shelf of an event; made on first use. No group is group 0, no medium is GPU.
+  // The shelf of an event; made on first use, valid until Clear. No group is group 0, no medium is GPU.
   ShelfId ShelfOf(const std::optional<std::uint32_t>& group, const std::optional<std::string_view>& medium);
   // Nothing if no event was of it yet. `medium` is canonical.
   std::optional<ShelfId> FindShelf(std::uint32_t group, std::string_view medium) const noexcept;
-  const Shelf& shelf(ShelfId id) const { return shelves_[id]; }
+  const Shelf& shelf(ShelfId id) const { return shelves_[id].shelf; }
 
   // One more announcement. Returns how many there are now.
   std::uint32_t Add(ShelfId shelf, std::uint64_t low64);
@@ -47,6 +52,7 @@ class HeldBlocks {
   // As many announcements as given, whatever there were; 0: the block is not held.
   void SetCount(ShelfId shelf, std::uint64_t low64, std::uint32_t count);
 
+  // Nothing is held, and there are no shelves.
   void Clear();
 
   // The events of a batch in order. Returns how many removals named a block that is not held.
@@ -75,15 +81,33 @@ class HeldBlocks {
     std::uint32_t count = 0;  // 0 = free
   };
 
+  struct KeptShelf {
+    Shelf shelf;
+    std::size_t digest_slot = 0;
+  };
+  using Place = std::pair<std::uint32_t, std::string>;
+  struct ByPlace {
+    using is_transparent = void;
+    template <class A, class B>
+    bool operator()(const A& a, const B& b) const noexcept {
+      return std::tuple(a.first, std::string_view(a.second)) < std::tuple(b.first, std::string_view(b.second));
+    }
+  };
+
   std::size_t Home(ShelfId shelf, std::uint64_t low64) const noexcept;
   std::size_t Find(ShelfId shelf, std::uint64_t low64) const noexcept;
   void Grow();
   void Erase(std::size_t index);
 
-  std::vector<Shelf> shelves_;
+  TableSalt salt_ = TableSalt::OfProcess();
+  std::vector<KeptShelf> shelves_;
+  std::map<Place, ShelfId, ByPlace> shelf_of_;
   std::vector<Slot> slots_;
   std::size_t size_ = 0;
   StateDigest digest_;
 };
+
+// DescribeDigest for people: of many entries the first few dozen, and how many follow.
+std::string ShortDigest(const std::vector<StateDigest::Entry>& entries);
 
 }  // namespace kvwire

@@ -7,9 +7,11 @@ namespace kvwire {
 
 void LiveLink::DoWork(MonotonicNanos now) {
   if (!factory_) return;
-  if (link_ && over_) End(now);
+  const bool in_vain = link_ && patience_ > 0 && now - made_at_ >= patience_ && link_->peers().connected == 0;
+  if (link_ && (over_ || in_vain)) End(now);
   if (link_ || now < next_at_) return;
   link_ = factory_();
+  made_at_ = now;
   over_ = received_ = false;
   if (!link_) End(now);
 }

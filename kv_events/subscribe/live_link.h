@@ -22,7 +22,7 @@ using LiveLinkFactory = std::function<std::unique_ptr<FrameLink>()>;
 //
 // Threads: one thread at a time. Time is an argument.
 // Bounds: at most one link. The next one is made at once when the one before brought a message, else after kFirstPause,
-// twice as long each time, up to kLongestPause.
+// twice as long each time, up to kLongestPause; one that had no connection for `patience` is given up.
 class LiveLink {
  public:
   static constexpr MonotonicNanos kFirstPause = 100'000'000;
@@ -30,7 +30,9 @@ class LiveLink {
 
   // REQUIRES: the argument is not null.
   explicit LiveLink(std::unique_ptr<FrameLink> link) : link_(std::move(link)) {}
-  explicit LiveLink(LiveLinkFactory factory) : factory_(std::move(factory)) {}
+  // patience 0: without an end; else for factories that may connect to another address the next time.
+  explicit LiveLink(LiveLinkFactory factory, MonotonicNanos patience = 0)
+      : factory_(std::move(factory)), patience_(patience) {}
   LiveLink(LiveLink&&) = default;
 
   // Makes what is due to be made.
@@ -52,10 +54,12 @@ class LiveLink {
   void End(MonotonicNanos now) noexcept;
 
   LiveLinkFactory factory_;
+  MonotonicNanos patience_ = 0;
   std::unique_ptr<FrameLink> link_;
   PeerCounts ended_;       // of the links before, all their connections ended
   bool over_ = false;      // the connection ended, and nothing more is read from it
   bool received_ = false;  // since the link was made
+  MonotonicNanos made_at_ = 0;
   MonotonicNanos next_at_ = 0;
   MonotonicNanos pause_ = kFirstPause;
 };

@@ -77,6 +77,7 @@ StreamChecker::StreamChecker(const Options& options, Report report) : options_(o
 void StreamChecker::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
   ++counts_.batches;
   last_ts_ = batch.batch.ts;
+  if (batch.without_time) ++counts_.without_time;
   last_rank_ = batch.batch.data_parallel_rank;
   if (options_.rank && last_rank_ && *last_rank_ != *options_.rank) ++counts_.other_ranks;
   Expect(message.sequence);
@@ -234,7 +235,7 @@ void StreamChecker::OnSnapshotEnd(SequenceNumber next, const std::optional<Diges
 void StreamChecker::OnDigestDiffers(SequenceNumber next, const DigestEntries& theirs) {
   if (!synchronised()) return;
   OnDisagreement(next > 0 ? next - 1 : 0, fmt::format("the stream says {}, the publisher's digest is {}",
-                                                      held_.digest().ToString(), DescribeDigest(theirs)));
+                                                      ShortDigest(held_.digest().entries()), ShortDigest(theirs)));
   baseline_ = false;
 }
 

@@ -72,6 +72,7 @@ struct CheckCounts {
   std::uint64_t undecodable = 0;
   std::uint64_t violations = 0;
   std::array<std::uint64_t, kNumCheckRules> violations_by_rule{};
+  std::uint64_t without_time = 0;     // batches
   std::uint64_t other_ranks = 0;      // batches of another rank than Options::rank
   std::uint64_t unjudged = 0;         // parents and removals that are wrong unless a loss explains them
   std::uint64_t skipped_parents = 0;  // never announced, of groups that skip blocks and of lower tiers

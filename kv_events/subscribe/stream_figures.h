@@ -40,6 +40,7 @@ struct StreamFigures {
   CheckCounts counts;
   std::vector<StateDigest::Entry> blocks;         // per (group, medium), those that hold something
   std::optional<MonotonicNanos> last_message_at;  // nothing: none came
+  std::optional<MonotonicNanos> last_news_at;     // when what is no mere sign of life came last
   double events_per_second = 0;                   // over the last second or so
   double last_ts = 0;                             // of the latest batch, Unix seconds
   std::optional<std::int64_t> rank;               // that it names
@@ -51,6 +52,10 @@ struct StreamFigures {
   // Of all kinds, well-formed or not.
   std::uint64_t messages() const noexcept {
     return stream.live_messages + stream.malformed + stream.replayed + stream.undecodable;
+  }
+  // What is no mere sign of life: a batch without events is one.
+  std::uint64_t news() const noexcept {
+    return counts.events + stream.rejected_events + stream.undecodable + stream.malformed + stream.snapshots;
   }
   std::uint64_t blocks_held() const noexcept {
     std::uint64_t sum = 0;

@@ -158,22 +158,36 @@ std::vector<StreamSet::Ended> StreamSet::RemoveAll() {
     const std::lock_guard<std::mutex> lock(mutex_);
     places.swap(*places_);
   }
-  std::vector<Ended> ended;
-  ended.reserve(places.size());
-  for (const auto& [name, place] : places) ended.push_back(End(place));
+  std::vector<Ended> ended(places.size());
+  // A task waits for its thread's round over all streams: one for each thread, not for each stream.
+  for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
+    workers_[worker]->Do([&places, &ended, worker](std::vector<WatchedStream*>* streams) {
+      streams->clear();
+      std::size_t i = 0;
+      for (const auto& [name, place] : places) {
+        if (place.worker == worker) ended[i] = Finish(place.stream.get());
+        ++i;
+      }
+    });
+  }
   return ended;
 }
 
-// The stream finishes and its sockets close on its thread.
 StreamSet::Ended StreamSet::End(const Place& place) {
   Ended ended;
   (*workers_)[place.worker]->Do([&place, &ended](std::vector<WatchedStream*>* streams) {
     std::erase(*streams, place.stream.get());
-    place.stream->Finish(SystemClock::Get().Now());
-    place.stream->Close();
-    ended.figures = place.stream->figures();
-    ended.sink = place.stream->TakeSink();
+    ended = Finish(place.stream.get());
   });
+  return ended;
+}
+
+StreamSet::Ended StreamSet::Finish(WatchedStream* stream) {
+  stream->Finish(SystemClock::Get().Now());
+  stream->Close();
+  Ended ended;
+  ended.figures = stream->figures();
+  ended.sink = stream->TakeSink();
   return ended;
 }
 

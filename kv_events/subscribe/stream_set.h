@@ -78,6 +78,8 @@ class StreamSet {
   std::optional<Place> TakeOut(std::string_view name);
   std::size_t LeastBusy() const;
   Ended End(const Place& place);
+  // What it holds open goes. On the stream's thread.
+  static Ended Finish(WatchedStream* stream);
 
   const Options options_;
   const std::shared_ptr<ZmqContext> context_;

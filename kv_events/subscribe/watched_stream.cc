@@ -20,6 +20,7 @@ LinkOptions WatchingLink(const EventStreamOptions& stream) {
   link.max_message_bytes = static_cast<std::int64_t>(stream.decode.limits.max_payload_bytes);
   link.watch_peers = true;
   link.reconnect_max = kReconnectMax;
+  link.heartbeat = kSubscriberHeartbeat;
   return link;
 }
 
@@ -28,28 +29,33 @@ LinkOptions WatchingLink(const EventStreamOptions& stream) {
 LinkOptions WatchedStream::Options::Link() const {
   LinkOptions link = WatchingLink(stream);
   link.receive_hwm = receive_hwm;
+  link.heartbeat = heartbeat;
   link.subscription = stream.topic;
   return link;
 }
 
-LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address, const LinkOptions& link,
-                            std::unique_ptr<ZmqLink> first) {
+LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address,
+                            const LinkOptions& link, std::unique_ptr<ZmqLink> first) {
   // A factory is copied.
   const auto made = std::make_shared<std::unique_ptr<ZmqLink>>(std::move(first));
-  return [context = std::move(context), address, link, made]() -> std::unique_ptr<FrameLink> {
+  return [context = std::move(context), address = std::move(address), link, made]() -> std::unique_ptr<FrameLink> {
     if (*made) return std::move(*made);
-    auto live = ZmqLink::Connect(context, LinkKind::kSub, address, link);
+    const std::optional<Endpoint> endpoint = address->Poll();
+    if (!endpoint) return nullptr;
+    auto live = ZmqLink::Connect(context, LinkKind::kSub, *endpoint, link);
     if (!live) return nullptr;
     return *std::move(live);
   };
 }
 
-ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address) {
-  return [context = std::move(context), address]() -> std::unique_ptr<FrameLink> {
+ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address) {
+  return [context = std::move(context), address = std::move(address)]() -> std::unique_ptr<FrameLink> {
+    const std::optional<Endpoint> endpoint = address->Poll();
+    if (!endpoint) return nullptr;
     LinkOptions link = WatchingLink(EventStreamOptions());
     // Publishers that do not pace a replay lose what does not fit here.
     link.receive_hwm = 100'000;
-    auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, address, link);
+    auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, *endpoint, link);
     if (!dealer) return nullptr;
     return *std::move(dealer);
   };
@@ -64,13 +70,22 @@ Result<std::unique_ptr<WatchedStream>> WatchedStream::Create(const std::shared_p
   options.stream.topic = address.topic;
   std::unique_ptr<WatchedStream> watched(new WatchedStream(std::move(address), std::move(options), std::move(sink)));
   const LinkOptions link = watched->options_.Link();
-  auto live = ZmqLink::Connect(context, LinkKind::kSub, watched->address().endpoint, link);
-  if (!live) return tl::unexpected<Error>(live.error());
+  watched->live_address_ = std::make_shared<EndpointLookup>(watched->address().endpoint);
+  std::unique_ptr<ZmqLink> first;
+  if (!watched->live_address_->by_name()) {
+    auto live = ZmqLink::Connect(context, LinkKind::kSub, watched->address().endpoint, link);
+    if (!live) return tl::unexpected<Error>(live.error());
+    first = *std::move(live);
+  }
   ReplayLinkFactory replay;
-  if (watched->address().replay_endpoint) replay = ReplayLinksTo(context, *watched->address().replay_endpoint);
-  watched->stream_ =
-      std::make_unique<EventStream>(LiveLinksTo(context, watched->address().endpoint, link, *std::move(live)),
-                                    std::move(replay), watched->options_.stream, watched->sink_.get());
+  if (watched->address().replay_endpoint) {
+    watched->replay_address_ = std::make_shared<EndpointLookup>(*watched->address().replay_endpoint);
+    replay = ReplayLinksTo(context, watched->replay_address_);
+  }
+  EventStreamOptions stream = watched->options_.stream;
+  if (watched->live_address_->by_name()) stream.connect_patience = kNamePatience;
+  watched->stream_ = std::make_unique<EventStream>(LiveLinksTo(context, watched->live_address_, link, std::move(first)),
+                                                   std::move(replay), stream, watched->sink_.get());
   return watched;
 }
 
@@ -78,6 +93,7 @@ int WatchedStream::DoWork(MonotonicNanos now) {
   const int work = stream_->DoWork(now);
   board_.Look(*stream_, sink_->checker(), now);
   NoteState(now);
+  NoteLookups();
   return work;
 }
 
@@ -105,10 +121,23 @@ void WatchedStream::NoteState(MonotonicNanos now) {
   if (!line) return;
   const StreamState state = board_.status().state;
   const bool good = state == StreamState::kSynchronised || state == StreamState::kRecovering;
+  Log(options_.log, good ? LogLevel::kInfo : LogLevel::kWarning, fmt::format("{}: {}", Title(), *line));
+}
+
+// What is wrong with a name is said when it changes.
+void WatchedStream::NoteLookups() {
+  if (!options_.log) return;
+  const std::string& replay = replay_address_ ? replay_address_->failure() : live_address_->failure();
+  const std::string& failed = live_address_->failure().empty() ? replay : live_address_->failure();
+  if (failed == lookups_failed_) return;
+  lookups_failed_ = failed;
+  if (!failed.empty()) Log(options_.log, LogLevel::kWarning, fmt::format("{}: {}", Title(), EscapeText(failed)));
+}
+
+std::string WatchedStream::Title() const {
   const std::string endpoint = address().endpoint.ToString();
   const std::string where = address().name == endpoint ? std::string() : fmt::format(" ({})", endpoint);
-  Log(options_.log, good ? LogLevel::kInfo : LogLevel::kWarning,
-      fmt::format("{}{}: {}", EscapeText(address().name), where, *line));
+  return EscapeText(address().name) + where;
 }
 
 }  // namespace kvwire

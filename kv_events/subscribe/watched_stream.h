@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,28 +16,34 @@
 #include "kv_events/subscribe/state_notes.h"
 #include "kv_events/subscribe/stream_checker.h"
 #include "kv_events/subscribe/stream_figures.h"
+#include "kv_events/transport/host_lookup.h"
 #include "kv_events/transport/zmq_context.h"
 #include "kv_events/transport/zmq_link.h"
 
 namespace kvwire {
 
-// A SUB for each connection to `address`; `first` is the first of them.
-LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address, const LinkOptions& link,
-                            std::unique_ptr<ZmqLink> first);
+// How long a SUB that was connected to an address of a name waits before the name is asked again.
+inline constexpr MonotonicNanos kNamePatience = 10'000'000'000;
 
-// A DEALER for each attempt to replay, connected to `address`.
-ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, const Endpoint& address);
+// A SUB for each connection to where `address` is then; `first`, if any, is the first of them.
+LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address,
+                            const LinkOptions& link, std::unique_ptr<ZmqLink> first);
+
+// A DEALER for each attempt to replay, connected to where `address` is then.
+ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address);
 
 // One stream at its address: sockets, EventStream, sink, and the figures of it all.
 //
 // Threads: figures by any; the rest by one thread at a time, which may be another one than the one that made it.
-// Errors: Create names the address. Bounds: as EventStream; `receive_hwm` messages wait in the socket.
+// Errors: Create names the address; a name that cannot be looked up goes to the log, and is asked again. Bounds: as
+// EventStream; `receive_hwm` messages wait in the socket.
 class WatchedStream {
  public:
   struct Options {
-    EventStreamOptions stream;  // the topic is the address's
-    int receive_hwm = 10'000;   // live messages; 0: no limit
-    LogSink log;                // how the state changes; may be empty
+    EventStreamOptions stream;                                   // the topic is the address's
+    int receive_hwm = 10'000;                                    // live messages; 0: no limit
+    LogSink log;                                                 // how the state changes; may be empty
+    std::chrono::milliseconds heartbeat = kSubscriberHeartbeat;  // as LinkOptions has it
 
     // Of the live link.
     LinkOptions Link() const;
@@ -70,9 +77,14 @@ class WatchedStream {
  private:
   WatchedStream(StreamAddress address, Options options, std::unique_ptr<CheckedSink> sink);
   void NoteState(MonotonicNanos now);
+  void NoteLookups();
+  std::string Title() const;
 
   const Options options_;
   std::unique_ptr<CheckedSink> sink_;
+  std::shared_ptr<EndpointLookup> live_address_;
+  std::shared_ptr<EndpointLookup> replay_address_;  // null without one
+  std::string lookups_failed_;                      // as it was said last
   std::unique_ptr<EventStream> stream_;
 
   StateNotes notes_;

@@ -64,6 +64,26 @@ bool SetOption(void* socket, int option, const T& value) noexcept {
   return zmq_setsockopt(socket, option, &value, sizeof(value)) == 0;
 }
 
+// The system's own question whether the other machine is there: after a silence of kIdle, kTimes times. It is asked of
+// the network only, so that a peer that reads slowly, or not at all for a while, stays.
+bool KeepAlive(void* socket) noexcept {
+  constexpr int kOn = 1;
+  constexpr int kIdle = 15;  // seconds
+  constexpr int kPause = 5;  // seconds
+  constexpr int kTimes = 3;
+  return SetOption(socket, ZMQ_TCP_KEEPALIVE, kOn) && SetOption(socket, ZMQ_TCP_KEEPALIVE_IDLE, kIdle) &&
+         SetOption(socket, ZMQ_TCP_KEEPALIVE_INTVL, kPause) && SetOption(socket, ZMQ_TCP_KEEPALIVE_CNT, kTimes);
+}
+
+bool SetHeartbeat(void* socket, std::chrono::milliseconds interval) noexcept {
+  const auto millis = static_cast<int>(std::clamp<std::int64_t>(interval.count(), 0, 3'600'000));
+  // Peers count it in 16 bits of milliseconds.
+  constexpr int kLongestLife = 65'000;
+  const int life = 3 * millis <= kLongestLife ? 3 * millis : 0;
+  return SetOption(socket, ZMQ_HEARTBEAT_IVL, millis) && SetOption(socket, ZMQ_HEARTBEAT_TIMEOUT, 2 * millis) &&
+         SetOption(socket, ZMQ_HEARTBEAT_TTL, life);
+}
+
 tl::unexpected<Error> Explain(std::string_view act, LinkKind kind, const std::string& endpoint, int reason) {
   ErrorCode code = ErrorCode::kUnavailable;
   if (reason == EADDRINUSE) code = ErrorCode::kAddressInUse;
@@ -230,7 +250,7 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
               SetOption(socket_, ZMQ_MAXMSGSIZE, options.max_message_bytes) &&
               SetOption(socket_, ZMQ_HANDSHAKE_IVL, kHandshakeMillis) &&
               SetOption(socket_, ZMQ_RECONNECT_IVL_MAX, static_cast<int>(options.reconnect_max.count())) &&
-              SetOption(socket_, ZMQ_IPV6, NeedsIpv6(endpoint) ? 1 : 0);
+              SetOption(socket_, ZMQ_IPV6, NeedsIpv6(endpoint) ? 1 : 0) && KeepAlive(socket_);
   switch (kind_) {
     case LinkKind::kPub:
       // Every subscription and its end, also when others have the same.
@@ -242,10 +262,12 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
     case LinkKind::kSub:
       done =
           done && zmq_setsockopt(socket_, ZMQ_SUBSCRIBE, options.subscription.data(), options.subscription.size()) == 0;
+      done = done && SetHeartbeat(socket_, options.heartbeat);
       break;
     case LinkKind::kDealer:
       done = done && (options.identity.empty() ||
                       zmq_setsockopt(socket_, ZMQ_ROUTING_ID, options.identity.data(), options.identity.size()) == 0);
+      done = done && SetHeartbeat(socket_, options.heartbeat);
       break;
   }
   return done;

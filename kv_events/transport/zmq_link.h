@@ -29,13 +29,22 @@ struct LinkOptions {
   std::string identity;                 // kDealer: what a ROUTER calls it, up to 255 bytes; empty: the ROUTER chooses
   std::chrono::milliseconds reconnect_max{0};  // pauses between attempts to connect grow to this; 0: they do not grow
   bool watch_peers = false;                    // makes peers() count; inproc addresses never do
+  // kSub, kDealer: asks the peer for a sign of life this often. A peer that gives none for twice as long is
+  // disconnected, and so is this link by its peer that hears nothing for three times as long, where that is 65 s at
+  // most; a link whose reader is so far behind that it takes nothing off the network counts as dead, too. 0: never
+  // asks.
+  std::chrono::milliseconds heartbeat{0};
 };
+
+// What a subscriber that watches its peers asks for.
+inline constexpr std::chrono::milliseconds kSubscriberHeartbeat{5000};
 
 // A ZeroMQ socket as a FrameLink. PUB (an XPUB) drops at a subscriber's high-water mark (ZeroMQ's rule: kSent all the
 // same), and receives one message per subscription that comes (byte 1, then the topic prefix) or goes (byte 0);
 // ROUTER is mandatory: a full peer gives kWouldBlock, a gone one kUnroutable; of two peers with one identity the later
 // takes over. IPv6 is on for bracketed hosts and "::". Shared frames of 1 KiB or more are sent without a copy. A peer
-// that does not finish its handshake within 5 s is disconnected.
+// that does not finish its handshake within 5 s is disconnected. A machine at the other end of a tcp connection that
+// does not answer for half a minute is taken for gone.
 //
 // Threads: used by one thread at a time; may be handed over before its first use there. In a forked child nothing of it
 //   touches the socket: it sends kFailed, receives nothing, and its end closes nothing.

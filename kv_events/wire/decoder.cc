@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -125,7 +126,7 @@ bool BatchDecoder::ReadTime() {
   At("ts");
   MsgpackItem item;
   if (!context_.Next(&item)) return false;
-  double seconds = 0;
+  double seconds = std::numeric_limits<double>::quiet_NaN();
   if (item.type == MsgpackType::kFloat) {
     seconds = item.real;
   } else if (item.type == MsgpackType::kUint) {
@@ -136,7 +137,8 @@ bool BatchDecoder::ReadTime() {
   } else if (item.type != MsgpackType::kNil) {
     return context_.Unexpected(item, "float, integer or nil");
   }
-  result_.batch.ts = std::isfinite(seconds) ? seconds : 0;
+  result_.without_time = !std::isfinite(seconds);
+  result_.batch.ts = result_.without_time ? 0 : seconds;
   return true;
 }
 

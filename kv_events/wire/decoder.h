@@ -75,6 +75,7 @@ struct DecodedBatch {
   std::vector<RejectedEvent> rejected;  // the first limits.max_rejected_details of them
   std::size_t rejected_total = 0;       // all of them
   BatchShape shape = BatchShape::kArray;
+  bool without_time = false;       // ts is 0 because the payload's is nil, NaN or infinite
   std::size_t map_events = 0;      // events that were read from a map,
   std::size_t array_events = 0;    // or from an array
   std::size_t ignored_fields = 0;  // unknown map keys and surplus array elements of the batch and of those events

@@ -47,8 +47,9 @@ std::unique_ptr<FleetStream> Open(const std::shared_ptr<ZmqContext>& context, co
     std::fprintf(stderr, "fleet_consumer: %s\n", live.error().message.c_str());
     return nullptr;
   }
-  stream->stream = std::make_unique<EventStream>(LiveLinksTo(context, endpoint, options, *std::move(live)),
-                                                 ReplayLinksTo(context, replay), EventStreamOptions(), &stream->mirror);
+  stream->stream = std::make_unique<EventStream>(
+      LiveLinksTo(context, std::make_shared<EndpointLookup>(endpoint), options, *std::move(live)),
+      ReplayLinksTo(context, std::make_shared<EndpointLookup>(replay)), EventStreamOptions(), &stream->mirror);
   return stream;
 }
 

@@ -22,6 +22,7 @@
 #include "kv_events/subscribe/rank_group.h"
 #include "kv_events/wire/encoder.h"
 #include "tests/support/stream_support.h"
+#include "tests/support/tcp_proxy.h"
 
 namespace kvwire::test {
 namespace {
@@ -241,6 +242,28 @@ TEST_CASE("C21: a publisher that is absent at first is found, and found again, w
   }
 }
 
+TEST_CASE("C21: a publisher is found by the name of its host, and one whose name nobody knows is said to be so") {
+  Fleet fleet;
+  Source& source = fleet.Start("a", "tcp");
+  LogCapture log;
+  StreamSet::Options options = OptionsOf(fleet);
+  options.stream.log = log.sink();
+  StreamSet set(options);
+  StreamAddress named = source.address();
+  named.endpoint.host = named.replay_endpoint->host = "localhost";
+  REQUIRE(set.Add(named).has_value());
+  StreamAddress unknown = named;
+  unknown.name = "b";
+  unknown.endpoint.host = "no.such.host.invalid";
+  unknown.replay_endpoint.reset();
+  REQUIRE(set.Add(unknown).has_value());
+  source.Publish();
+  CHECK(fleet.Until([&] { return set.Snapshot()[0].next == 1 && !set.Snapshot()[0].recovering; }));
+  CHECK(set.Snapshot()[0].status.state == StreamState::kSynchronised);
+  CHECK(fleet.Until([&] { return log.Count(LogLevel::kWarning, "no.such.host.invalid: cannot be resolved: ") > 0; }));
+  CHECK(set.Snapshot()[1].status.state == StreamState::kConnecting);
+}
+
 TEST_CASE("what cannot be added is named, and the rest stays") {
   Fleet fleet;
   StreamSet::Options options = OptionsOf(fleet);
@@ -258,6 +281,43 @@ TEST_CASE("what cannot be added is named, and the rest stays") {
   REQUIRE(set.Add(b).has_value());
   CHECK(set.Add(c).error().message == "stream \"c\": there are 2 streams; allowed: 2 at most");
   CHECK(set.size() == 2);
+}
+
+TEST_CASE("J5: a stream whose connection passes nothing on any more is not called synchronised, and comes back") {
+  const auto context = ZmqContext::Create();
+  // A publisher that answers nothing but ZeroMQ itself, so that no hello and no heartbeat of its own can tell.
+  LinkOptions watching;
+  watching.watch_peers = true;
+  const auto live = ZmqLink::Bind(context, LinkKind::kPub, *Endpoint::Parse("tcp://127.0.0.1:0", "endpoint"), watching);
+  REQUIRE(live.has_value());
+  DrivenPublisher publisher(AgentSettings(), live->get(), nullptr);
+  TcpProxy network(*Endpoint::Parse((*live)->endpoint(), "endpoint")->port);
+  StreamSet::Options options;
+  options.context = context;
+  options.stream.heartbeat = std::chrono::milliseconds(100);
+  StreamSet set(options);
+  StreamAddress address;
+  address.name = "half-open";
+  address.endpoint = *Endpoint::Parse(network.endpoint(), "endpoint");
+  REQUIRE(set.Add(address).has_value());
+  const auto state = [&set] { return set.Snapshot()[0].status.state; };
+  const auto begins_again = [&] {
+    KVEventBatch clear;
+    clear.Add(AllBlocksCleared{});
+    publisher.Publish(std::move(clear));
+    publisher.Turn();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return state() == StreamState::kSynchronised;
+  };
+  REQUIRE(Eventually(begins_again));
+  // From the first sign of life on the publisher counts on them.
+  const std::size_t before = network.counts().to_target;
+  REQUIRE(Eventually([&] { return network.counts().to_target > before; }));
+  network.Stop();
+  CHECK(Eventually([&] { return state() == StreamState::kSuspect; }));
+  CHECK(Eventually([&] { return (*live)->peers().disconnected == 1; }));
+  network.Resume();
+  CHECK(Eventually(begins_again));
 }
 
 TEST_CASE("a batch of another rank than the address says is counted") {

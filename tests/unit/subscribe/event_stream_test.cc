@@ -2,8 +2,11 @@
 // EventStream by its numbers: order, gaps, replays, late joins, restarts, topics.
 #include "kv_events/subscribe/event_stream.h"
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -271,6 +274,41 @@ TEST_CASE("an undecodable message has its number and the stream goes on") {
   const InFrames bad{ToBytes("kv"), SequenceBytes(1), {0xc1}};
   CHECK(rig.See({Live(0), bad, Live(2)}) == Lines{"live 0", "undecodable 1", "live 2"});
   CHECK(rig.stream->stats().undecodable == 1);
+}
+
+// A message with a block in each of these groups.
+InFrames OfGroups(SequenceNumber number, std::uint32_t first, std::uint32_t count, std::string_view medium = "GPU") {
+  KVEventBatch batch;
+  batch.ts = 1.5;
+  const BlockHash hash = BlockHash::FromUint64(number + 1);
+  for (std::uint32_t group = first; group < first + count; ++group) {
+    BlockStored stored;
+    stored.block_hashes = std::span(&hash, 1);
+    stored.block_size = 16;
+    stored.medium = medium;
+    stored.group_idx = group;
+    batch.Add(stored);
+  }
+  return {ToBytes("kv"), SequenceBytes(number), Encode(batch)};
+}
+
+TEST_CASE("E1: a message that names too many groups and media is as one that cannot be read") {
+  Rig rig(false);
+  CHECK(rig.See({OfGroups(0, 0, 1000)}) == Lines{"live 0"});
+  CHECK(rig.See({OfGroups(1, 500, 524)}) == Lines{"live 1"});
+  CHECK(rig.stream->status().state == StreamState::kSynchronised);
+  CHECK(rig.See({OfGroups(2, 0, 1025)}) == Lines{"undecodable 2"});
+  CHECK(rig.stream->status().state == StreamState::kSuspect);
+  CHECK(rig.See({OfGroups(3, 1024, 1)}) == Lines{"undecodable 3"});
+  CHECK(rig.See({OfGroups(4, 0, 1024)}) == Lines{"live 4"});
+  // A clear makes room.
+  KVEventBatch clear;
+  clear.Add(AllBlocksCleared());
+  CHECK(rig.See({{ToBytes("kv"), SequenceBytes(5), Encode(clear)}}) == Lines{"live 5"});
+  CHECK(rig.stream->status().state == StreamState::kSynchronised);
+  CHECK(rig.See({OfGroups(6, 5000, 1024)}) == Lines{"live 6"});
+  CHECK(rig.See({OfGroups(7, 0, 1, std::string(300'000, 'x'))}) == Lines{"undecodable 7"});
+  CHECK(rig.stream->stats().undecodable == 3);
 }
 
 TEST_CASE("a live message of another shape is counted and reported") {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,6 +88,69 @@ TEST_CASE("random adding, removing and clearing agrees with a map") {
   CHECK(held.size() == size);
   CHECK(held.digest() == digest);
   CHECK(Dumped(held).size() == size);
+}
+
+// The number that StateDigest::Mix makes this of.
+std::uint64_t Unmixed(std::uint64_t mixed) {
+  const auto unshift = [](std::uint64_t value, int shift) {
+    std::uint64_t x = value;
+    for (int i = 0; i < 64 / shift + 1; ++i) x = value ^ (x >> shift);
+    return x;
+  };
+  std::uint64_t x = unshift(mixed, 31) * 0x319642b2d24d8ec3u;
+  x = unshift(x, 27) * 0x96de1b173f119089u;
+  return unshift(x, 30) - 0x9e3779b97f4a7c15u;
+}
+
+TEST_CASE("E1: hashes that a stranger chose for one place of the digest's mix are spread over a table") {
+  REQUIRE(StateDigest::Mix(Unmixed(12345)) == 12345);
+  constexpr std::uint64_t kPlaces = 1024;
+  for (const TableSalt& salt : {TableSalt::OfProcess(), TableSalt{1, 2}, TableSalt{~std::uint64_t{0}, 7}}) {
+    std::set<std::uint64_t> places;
+    for (std::uint64_t i = 0; i < 8 * kPlaces; ++i) places.insert(salt.Mix(0, Unmixed(i << 22)) % kPlaces);
+    CHECK(places.size() > kPlaces * 9 / 10);
+  }
+  const TableSalt& salt = TableSalt::OfProcess();
+  CHECK(salt.before != salt.between);
+  CHECK(&salt == &TableSalt::OfProcess());
+}
+
+TEST_CASE("E1: 100,000 hashes that a stranger chose for one place are held like any others") {
+  HeldBlocks held;
+  BlockHistory history;
+  const auto shelf = held.ShelfOf(0, "GPU");
+  for (std::uint64_t i = 0; i < 100'000; ++i) {
+    const std::uint64_t low64 = Unmixed(i << 22);
+    held.Add(shelf, low64);
+    history.Add(0, low64, BlockMoment(1, 0, BlockMoment::Kind::kStored));
+  }
+  CHECK(held.size() == 100'000);
+  CHECK(history.size() == 100'000);
+}
+
+TEST_CASE("E1: a hundred thousand clears of what was large once cost little") {
+  HeldBlocks held;
+  for (std::uint64_t i = 0; i < 500'000; ++i) held.Add(held.ShelfOf(0, "GPU"), i);
+  for (int i = 0; i < 100'000; ++i) held.Clear();
+  CHECK(held.size() == 0);
+  CHECK(held.digest().empty());
+  for (int i = 0; i < 20'000; ++i) {
+    held.Add(held.ShelfOf(0, "CPU"), 7);
+    held.Clear();
+  }
+  CHECK(held.size() == 0);
+  held.Add(held.ShelfOf(1, "GPU"), 5);
+  CHECK(Dumped(held) == std::vector<std::string>{"1 GPU 0000000000000005"});
+  CHECK(held.digest().ToString().starts_with("1/GPU 1:"));
+}
+
+TEST_CASE("a digest for people names a few dozen entries and counts the rest") {
+  StateDigest digest;
+  for (std::uint32_t group = 0; group < 32; ++group) digest.Add(group, "GPU", 1);
+  const std::string few = digest.ToString();
+  CHECK(ShortDigest(digest.entries()) == few);
+  for (std::uint32_t group = 32; group < 1000; ++group) digest.Add(group, "GPU", 1);
+  CHECK(ShortDigest(digest.entries()) == few + " and 968 more");
 }
 
 TEST_CASE("a batch is applied in the order of its events") {

@@ -75,6 +75,20 @@ TEST_CASE("B12: links that bring nothing are made ever less often") {
   CHECK(times.back() - times[times.size() - 2] >= LiveLink::kLongestPause);
 }
 
+TEST_CASE("C21: a link to where a name was is given up when nobody is there, and one with a connection is not") {
+  Links links;
+  LiveLink live([&links] { return links.Make(); }, 10 * kSecond);
+  live.DoWork(0);
+  live.DoWork(9 * kSecond);
+  CHECK(links.made.size() == 1);
+  live.DoWork(10 * kSecond);
+  live.DoWork(10 * kSecond + LiveLink::kFirstPause);
+  REQUIRE(links.made.size() == 2);
+  links.last().peers.connected = 1;
+  live.DoWork(100 * kSecond);
+  CHECK(links.made.size() == 2);
+}
+
 TEST_CASE("a link that is given is kept, whatever happens to its connections") {
   const auto wire = std::make_shared<Wire>();
   LiveLink live(std::make_unique<ScriptedLink>(wire));

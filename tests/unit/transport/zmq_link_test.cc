@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
@@ -493,6 +494,44 @@ TEST_CASE("a connecting link sees its peer go and come back") {
   CHECK(Eventually([&] { return sub->peers() == PeerCounts{1, 1, 0}; }));
   pub = MustBind(context, LinkKind::kPub, address);
   CHECK(Eventually([&] { return sub->peers() == PeerCounts{2, 1, 0}; }));
+}
+
+// The descriptors of this process whose peer is this port of 127.0.0.1, or that are connections to it.
+std::vector<int> ConnectionsAt(std::uint16_t port) {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    for (const auto name : {getpeername, getsockname}) {
+      sockaddr_in address{};
+      socklen_t size = sizeof(address);
+      int listens = 0;
+      socklen_t listens_size = sizeof(listens);
+      if (name(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 || address.sin_family != AF_INET) continue;
+      if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &listens_size) != 0 || listens != 0) continue;
+      if (ntohs(address.sin_port) == port) found.push_back(fd);
+    }
+  }
+  return found;
+}
+
+TEST_CASE("J5: both ends of a connection have the system ask whether the other machine is still there") {
+  const auto context = ZmqContext::Create();
+  for (const auto& [bound, connected] :
+       {std::pair(LinkKind::kPub, LinkKind::kSub), {LinkKind::kRouter, LinkKind::kDealer}}) {
+    LinkOptions watching;
+    watching.watch_peers = true;
+    const auto server = MustBind(context, bound, "tcp://127.0.0.1:0", watching);
+    const auto client = MustConnect(context, connected, server->endpoint());
+    REQUIRE(Eventually([&] { return server->peers().connected == 1; }));
+    const std::vector<int> fds = ConnectionsAt(*Endpoint::Parse(server->endpoint(), "endpoint")->port);
+    CHECK(fds.size() == 2);
+    for (const int fd : fds) {
+      int on = 0;
+      socklen_t size = sizeof(on);
+      REQUIRE(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &size) == 0);
+      CHECK(on == 1);
+    }
+  }
 }
 
 TEST_CASE("what was sent is handed over after closing, within the linger") {
