@@ -243,6 +243,12 @@ bool EventStream::TellLife(const ReplayMessage& message) {
   life_asked_.reset();
   const bool kept = message.sequence == asked.sequence;
   if (kept && AppliedPayloads::ContentOf(message.payload) == asked.content) {
+    if (last_live_ && last_live_->sequence == asked.sequence) keeper_.Note(StreamFact::kAgreed);
+    unheard_ = false;
+    if (epoch_ && publisher_ == Publisher::kOther) {
+      publisher_ = Publisher::kKvwire;  // whether it answers hellos now or not
+      keeper_.Note(StreamFact::kUnanswered);
+    }
     // What is held tells by its numbers what else is missing.
     if (interrupted_ && !held_.empty()) {
       EndQuestion(ReplayClient::Outcome::kEnd);
@@ -250,12 +256,6 @@ bool EventStream::TellLife(const ReplayMessage& message) {
     }
     interrupted_ = reconnected_ = false;
     keeper_.Note(StreamFact::kSameLife);
-    if (last_live_ && last_live_->sequence == asked.sequence) keeper_.Note(StreamFact::kAgreed);
-    unheard_ = false;
-    if (epoch_ && publisher_ == Publisher::kOther) {
-      publisher_ = Publisher::kKvwire;  // whether it answers hellos now or not
-      keeper_.Note(StreamFact::kUnanswered);
-    }
     return true;
   }
   if (kept && !interrupted_ && keeper_.contradicted()) {
@@ -263,7 +263,7 @@ bool EventStream::TellLife(const ReplayMessage& message) {
     return false;
   }
   replay_->Stop();
-  asking_ = false;
+  asking_ = unheard_ = false;
   if (interrupted_) {
     if (kept) {
       Restart(std::nullopt);
@@ -371,6 +371,11 @@ void EventStream::TakeNoHello(HelloClient::Outcome outcome) {
   }
   if (question && doubtful && publisher_ == Publisher::kUnknown) {
     ask_again_at_ = now_ + end_marks_ * kAskAgainPause;
+  } else if (question && epoch_ && interrupted_ && !applied_.last()) {
+    // A snapshot is all that is held: there are no bytes to know the life by.
+    StopQuestion();
+    Forget();
+    BeginWithConnected();
   } else if (question) {
     unheard_ = epoch_.has_value();
     AskByContent();
@@ -392,6 +397,7 @@ void EventStream::TakeHello(Hello hello) {
     Contradict(hello.next, Contradiction::kNumbersBack);
     return;
   }
+  if (before && hello_behind_ > 0) keeper_.Note(StreamFact::kInOrder);
   if (!said_) heard_at_ = now_;
   said_ = std::move(hello);
   if (hello_purpose_ == HelloPurpose::kQuestion && interrupted_ && !before) {

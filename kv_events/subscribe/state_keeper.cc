@@ -39,7 +39,7 @@ void StateKeeper::Note(StreamFact fact) noexcept {
       return;
     case StreamFact::kNewLife:
       held_ = Held::kNothing;
-      life_in_doubt_ = unreadable_ = false;
+      life_in_doubt_ = unreadable_ = numbers_back_ = false;
       if (several_) Lose(kSeveralReason);
       return;
     case StreamFact::kLifeInDoubt:
@@ -78,7 +78,10 @@ void StateKeeper::Note(StreamFact fact) noexcept {
       contradicted_ = false;
       return;
     case StreamFact::kNumbersBack:
-      Lose("the publisher's numbers went back within one life");
+      numbers_back_ = true;
+      return;
+    case StreamFact::kInOrder:
+      numbers_back_ = false;
       return;
     case StreamFact::kUnsteady:
       Lose("the publisher begins anew again and again: it is asked after a pause");
@@ -110,6 +113,7 @@ StreamStatus StateKeeper::status() const noexcept {
     return {StreamState::kUnsynchronised,
             "live messages and answers differ: the replay address may be another publisher's"};
   }
+  if (numbers_back_) return {StreamState::kUnsynchronised, "the publisher's numbers went back within one life"};
   if (activity_ == StreamFact::kAsking) return {StreamState::kRecovering, "the publisher is asked what was missed"};
   if (activity_ == StreamFact::kReplaying) return {StreamState::kRecovering, "a replay is under way"};
   if (activity_ == StreamFact::kTakingSnapshot) return {StreamState::kRecovering, "a snapshot is under way"};

@@ -38,6 +38,7 @@ enum class StreamFact : std::uint8_t {
   kContradicted,  // they are not of the publisher that is heard
   kAgreed,        // they are
   kNumbersBack,   // the publisher named a number that was passed, in the same life
+  kInOrder,       // it named one that was not
   kUnsteady,      // lives follow each other quickly: the new one is not asked yet
   // What is being done about it.
   kAsking,  // who the publisher is, or what came before
@@ -49,7 +50,7 @@ enum class StreamFact : std::uint8_t {
 // The state of a stream as a function of what happened to it.
 //   Baselines make it synchronised, losses unsynchronised until the next baseline, doubts suspect: a connection that
 //   ended until the life is known to go on, silence until something is heard, an unreadable event until the next
-//   baseline but kFirstNumber. While answers contradict what is heard, no baseline helps until they agree, and while
+//   baseline but kFirstNumber. While answers contradict what is heard, no baseline helps until they agree; while
 //   several publishers are connected, nothing is a baseline.
 // A value. Threads: one thread at a time.
 class StateKeeper {
@@ -73,6 +74,7 @@ class StateKeeper {
   bool away_ = false;
   bool several_ = false;
   bool contradicted_ = false;
+  bool numbers_back_ = false;
   bool silent_ = false;
   bool unanswered_ = false;
   bool life_in_doubt_ = false;

@@ -309,12 +309,14 @@ class Search {
     if (options_.pace == Pace::kEachStep) Settle();
   }
 
-  // A stream whose publisher began anew many times at once asks after a pause, in which there are heartbeats.
+  // A stream whose publisher began anew many times at once asks after a pause, in which there are heartbeats; what it
+  // learns then may be another beginning.
   void WaitOutRest() {
-    if (stream_->status().reason.find("again and again") == std::string_view::npos) return;
-    now_ += kLongestRest;
-    publisher_.Deliver(publisher_.PublishHeartbeat());
-    Settle();
+    for (int i = 0; i < 3 && stream_->status().reason.find("again and again") != std::string_view::npos; ++i) {
+      now_ += kLongestRest;
+      publisher_.Deliver(publisher_.PublishHeartbeat());
+      Settle();
+    }
   }
 
   void Settle() {

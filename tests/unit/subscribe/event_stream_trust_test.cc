@@ -216,6 +216,23 @@ struct SnapshotRig : Rig {
   }
 };
 
+TEST_CASE(
+    "C4: when nobody says who answers on a new connection, and no bytes can be compared, a snapshot is forgotten") {
+  SnapshotRig rig(10);
+  rig.hello.reset();
+  ++rig.live->peers.disconnected;
+  rig.Work();
+  ++rig.live->peers.connected;
+  CHECK(rig.Work() == Lines{});
+  Lines said;
+  for (int i = 1; i < 20; ++i) {
+    for (const std::string& line : rig.Work(i * kTenth)) said.push_back(line);
+  }
+  CHECK(said == Lines{"forgotten"});
+  rig.Answer({ReplayWithTopic(0), EndWithTopic()});
+  CHECK(rig.Work(2 * kSecond) == Lines{"replay 0", "confirmed"});
+}
+
 TEST_CASE("C8: a live number that a snapshot is past may be on its way for ten seconds") {
   EventStreamOptions options;
   options.check_interval = 0;
@@ -236,7 +253,16 @@ TEST_CASE("C8: a hello of the same life below what was passed when it was asked 
   rig.Answer({EndWithTopic()});
   CHECK(rig.Work(5 * kSecond).back() == "confirmed");
   CHECK(rig.stream->next() == 12);
-  CHECK(rig.stream->status() == kSynchronised);
+  CHECK(rig.stream->status() ==
+        StreamStatus{StreamState::kUnsynchronised, "the publisher's numbers went back within one life"});
+  SUBCASE("and is synchronised when the next one agrees") {
+    rig.Work(10 * kSecond);
+    CHECK(rig.stream->status() == kSynchronised);
+  }
+  SUBCASE("and again when the next one goes back, too") {
+    rig.hello = HelloOf(11);
+    CHECK(rig.Work(10 * kSecond) == Lines{"contradiction 11 back", "forgotten"});
+  }
 }
 
 TEST_CASE("C8: a hello that was asked before the newest messages came is no contradiction") {

@@ -22,6 +22,8 @@ constexpr std::string_view kLate = "joined late: what was announced before is no
 constexpr std::string_view kDoubt = "nobody said whether the publisher is still the same";
 constexpr std::string_view kUnread = "an event or a message could not be read";
 constexpr std::string_view kEnded = "the connection to the publisher ended";
+constexpr std::string_view kContradiction =
+    "live messages and answers differ: the replay address may be another publisher's";
 constexpr std::string_view kMany = "several publishers feed this stream";
 
 TEST_CASE("C9, C12, C14, C19, J5: the state of a stream and its reason, by what happened to it") {
@@ -77,6 +79,25 @@ TEST_CASE("C9, C12, C14, C19, J5: the state of a stream and its reason, by what 
       {{F::kFirstNumber, F::kUnreadable, F::kDigestMatches}, StreamState::kSynchronised, kWhole},
       {{F::kFirstNumber, F::kUnreadable, F::kNewLife, F::kFirstNumber}, StreamState::kSynchronised, kWhole},
       {{F::kJoinedLate, F::kUnreadable}, StreamState::kUnsynchronised, kLate},
+      // Answers that are not of the publisher that is heard: nothing but agreement helps.
+      {{F::kFirstNumber, F::kContradicted}, StreamState::kUnsynchronised, kContradiction},
+      {{F::kContradicted, F::kNewLife, F::kFirstNumber}, StreamState::kUnsynchronised, kContradiction},
+      {{F::kContradicted, F::kSnapshot, F::kDigestMatches, F::kReplaying},
+       StreamState::kUnsynchronised,
+       kContradiction},
+      {{F::kContradicted, F::kFirstNumber, F::kAgreed}, StreamState::kSynchronised, kWhole},
+      {{F::kNewLife, F::kNumbersBack},
+       StreamState::kUnsynchronised,
+       "the publisher's numbers went back within one life"},
+      {{F::kNumbersBack, F::kFirstNumber, F::kSnapshot},
+       StreamState::kUnsynchronised,
+       "the publisher's numbers went back within one life"},
+      {{F::kNumbersBack, F::kFirstNumber, F::kInOrder}, StreamState::kSynchronised, kWhole},
+      {{F::kNumbersBack, F::kNewLife, F::kFirstNumber}, StreamState::kSynchronised, kWhole},
+      {{F::kNewLife, F::kUnsteady},
+       StreamState::kUnsynchronised,
+       "the publisher begins anew again and again: it is asked after a pause"},
+      {{F::kNewLife, F::kUnsteady, F::kFirstNumber}, StreamState::kSynchronised, kWhole},
       // What is being done about it, whatever the rest.
       {{F::kAsking}, StreamState::kRecovering, "the publisher is asked what was missed"},
       {{F::kFirstNumber, F::kReplaying}, StreamState::kRecovering, "a replay is under way"},

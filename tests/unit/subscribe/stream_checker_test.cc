@@ -131,6 +131,19 @@ TEST_CASE("an interruption before a life's first message names no message") {
         "the connection to the publisher ended; whether it published more, or began anew, is unknown");
 }
 
+TEST_CASE("C8: sequence: an answer that contradicts what came live is violated, and names the message") {
+  Bench bench;
+  bench.Store({1});
+  bench.End();
+  bench.checker.OnContradiction(7, Contradiction::kLiveDiffers);
+  bench.checker.OnContinuity(Continuity::kForgotten);
+  CHECK(bench.Only() == CheckRule::kSequence);
+  CHECK(bench.violations[0].sequence == 7);
+  CHECK(bench.violations[0].what ==
+        "message 7 came live with another content than it has in an answer: the replay address may be another "
+        "publisher's");
+}
+
 TEST_CASE("known-removal: a removal of what is not held is violated, with the block's last events") {
   Bench bench;
   bench.Store({1, 2});
