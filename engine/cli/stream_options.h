@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,12 +20,16 @@ struct StreamOptions {
   std::string replay_endpoint;
   std::string topic;
   std::string file;
-  double dns_interval = 30;  // seconds
+  double dns_interval = 30;   // seconds, as the next
+  double link_heartbeat = 5;  // 0: none
 
   static constexpr const char* kDefaultEndpoint = "tcp://localhost:5557";
 };
 
 void AddStreamOptions(CLI::App& command, StreamOptions* options);
+
+// LinkOptions::heartbeat.
+std::chrono::milliseconds LinkHeartbeat(const StreamOptions& options);
 
 // What --endpoint says when it is all there is and names one address: it, and its replay endpoint if there is one.
 struct OneEndpoint {

@@ -31,7 +31,7 @@ void StreamRoster::Stop() {
 }
 
 void StreamRoster::Run() {
-  constexpr std::chrono::seconds kPause(1);
+  constexpr std::chrono::milliseconds kPause(200);
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_.wait_for(lock, kPause, [this] { return stopping_; })) {
     lock.unlock();

@@ -13,12 +13,13 @@
 #include "kv_events/clock.h"
 #include "kv_events/error.h"
 #include "kv_events/subscribe/stream_figures.h"
+#include "kv_events/transport/host_lookup.h"
 
 namespace kvwire::engine {
 
 // Where the addresses of streams come from.
 //
-// Threads: one thread at a time. Time is an argument. Look may wait for a file system or a name server.
+// Threads: one thread at a time. Time is an argument. Look may wait for a file system.
 // Errors: Look's name the source, the line if there is one, and what is allowed; the next look is as if it had not
 // been.
 class StreamSource {
@@ -82,25 +83,22 @@ class DnsSource final : public StreamSource {
     std::uint16_t port = 0;
     std::optional<std::uint16_t> replay_port;
   };
-  // The addresses of a host as text, without brackets.
-  using Resolver = std::function<Result<std::vector<std::string>>(const std::string& host)>;
+  // As HostLookup::Poll.
+  using Lookup = std::function<std::optional<Result<HostAddresses>>()>;
 
-  DnsSource(Name name, MonotonicNanos interval, Resolver resolver);
+  DnsSource(Name name, MonotonicNanos interval, Lookup lookup);
   Result<std::optional<std::vector<StreamAddress>>> Look(MonotonicNanos now) override;
   bool must_begin_well() const noexcept override { return false; }
 
  private:
   const Name name_;
   const MonotonicNanos interval_;
-  const Resolver resolver_;
+  const Lookup lookup_;
   std::optional<MonotonicNanos> next_look_;
 };
 
 // "dns://NAME:PORT" or "dns://NAME:PORT,REPLAY_PORT". Errors: name the flag.
 Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view flag);
 bool IsDnsName(std::string_view text) noexcept;
-
-// Asks the system, for all A and AAAA records.
-Result<std::vector<std::string>> ResolveHost(const std::string& host);
 
 }  // namespace kvwire::engine
