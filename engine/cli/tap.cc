@@ -293,20 +293,20 @@ void Watch(const TapOptions& options, Tap& tap) {
   bool heard = false;
   std::uint64_t news = 0;
   while (!StopRequested()) {
+    const int work = Work(tap, clock.Now());
+    // Who reads the output may have been waited for.
     const MonotonicNanos now = clock.Now();
-    const int work = Work(tap, now);
     const StreamFigures figures = FiguresOf(tap);
     // The first message is news, whatever it says; later ones that hold nothing are signs of life.
     const bool first = !std::exchange(heard, figures.messages() > 0) && heard;
     if (std::exchange(news, figures.news()) != figures.news() || first) last = now;
+    if (work > 0) continue;
     const double limit = heard ? options.until_idle : options.wait;
-    const bool idle = limit > 0 && !tap.stream->recovering() && now - last >= NanosOf(limit);
-    if (work > 0 && !idle) continue;
-    if (idle) {
+    if (limit > 0 && !tap.stream->recovering() && now - last >= NanosOf(limit)) {
       if (!heard) return;
       AskWhetherThatIsAll(tap);
       if (FiguresOf(tap).news() == news) return;
-      last = now;
+      last = clock.Now();
     }
     Sleep(tap);
   }
