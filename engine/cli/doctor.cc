@@ -64,6 +64,14 @@ bool CanAsk(const ProbeResult& probe, bool fits) {
   return probe.speech == ProbeResult::Speech::kZmtp && open && (fits || probe.socket_type.empty());
 }
 
+// The endpoint with the address that the probe found for its host.
+Endpoint Found(Endpoint endpoint, const ProbeResult& probe) {
+  if (endpoint.scheme != Endpoint::Scheme::kTcp || probe.addresses.empty()) return endpoint;
+  const std::string& host = probe.addresses.front();
+  endpoint.host = host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
+  return endpoint;
+}
+
 // What came live.
 struct LiveAnswer {
   bool connected = false;
@@ -128,7 +136,7 @@ void Doctor::CheckReach(const std::string& prefix, const Endpoint& endpoint, con
   if (endpoint.scheme == Endpoint::Scheme::kTcp) {
     const std::string found = fmt::format("{}: {}", endpoint.host, fmt::join(probe.addresses, ", "));
     if (!probe.resolve_error.empty()) {
-      report_.Ill(prefix + "resolved", fmt::format("{}: {}", endpoint.host, probe.resolve_error),
+      report_.Ill(prefix + "resolved", probe.resolve_error,
                   "Correct the host, or give its address; an IPv6 address in brackets.");
     } else {
       report_.Well(prefix + "resolved", found);
@@ -232,10 +240,12 @@ void Doctor::Listen() {
   link.receive_hwm = 100'000;
   link.max_message_bytes = static_cast<std::int64_t>(DecodeLimits().max_payload_bytes);
   if (CanAsk(live_probe_, Publishes(live_probe_))) {
-    if (auto live = ZmqLink::Connect(context, LinkKind::kSub, address_.endpoint, link)) live_link_ = *std::move(live);
+    if (auto live = ZmqLink::Connect(context, LinkKind::kSub, Found(address_.endpoint, live_probe_), link))
+      live_link_ = *std::move(live);
   }
   if (replay_probe_ && CanAsk(*replay_probe_, Replays(*replay_probe_))) {
-    replay_.emplace(ReplayLinksTo(context, *address_.replay_endpoint), *DialectByName(options_.dialect), &sample_);
+    replay_.emplace(ReplayLinksTo(context, std::make_shared<EndpointLookup>(
+                                   Found(*address_.replay_endpoint, *replay_probe_))), *DialectByName(options_.dialect), &sample_);
   }
   const Clock& clock = SystemClock::Get();
   const MonotonicNanos begin = clock.Now();
@@ -276,7 +286,7 @@ bool Doctor::TakeLive(MonotonicNanos begin) {
   live_.after = static_cast<double>(SystemClock::Get().Now() - begin) * 1e-9;
   live_.first = message->sequence;
   const auto decoded = DecodeBatch(message->payload);
-  if (decoded) live_.skew = SystemClock::Get().WallSeconds() - decoded->batch.ts;
+  if (decoded && !decoded->without_time) live_.skew = SystemClock::Get().WallSeconds() - decoded->batch.ts;
   return true;
 }
 

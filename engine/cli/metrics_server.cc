@@ -2,6 +2,7 @@
 #include "engine/cli/metrics_server.h"
 
 #include <charconv>
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string_view>
@@ -19,10 +20,15 @@ namespace kvwire::engine {
 namespace {
 
 constexpr std::size_t kThreads = 8;
+// A scraper asks at once and reads what it gets; whoever does not must not be in its way.
+constexpr std::chrono::milliseconds kPatience{1000};
 
 Result<HttpServer::Options> ParseOptions(const std::string& address) {
   HttpServer::Options options;
   options.max_threads = kThreads;
+  options.head_time = kPatience;
+  options.patience = kPatience;
+  options.keep_alive = kPatience;
   const std::size_t colon = address.rfind(':');
   std::string_view port = address;
   if (colon != std::string::npos) {

@@ -58,6 +58,8 @@ void InstallStopSignals() {
 
 bool StopRequested() noexcept { return stop_requested.load(std::memory_order_relaxed); }
 
+int StopDescriptor() noexcept { return stop_event.load(); }
+
 void SleepUnlessStopped(std::chrono::nanoseconds time) noexcept {
   using Clock = std::chrono::steady_clock;
   // Without the event a stop is seen between two slices.

@@ -12,6 +12,9 @@ void InstallStopSignals();
 // Whether a stop was asked for. Any thread.
 bool StopRequested() noexcept;
 
+// Readable for ever once a stop was asked for; -1: there is none, and StopRequested must be asked. Any thread.
+int StopDescriptor() noexcept;
+
 // Sleeps, but returns at once when a stop was or is asked for. Any thread.
 void SleepUnlessStopped(std::chrono::nanoseconds time) noexcept;
 

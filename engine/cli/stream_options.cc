@@ -2,6 +2,7 @@
 #include "engine/cli/stream_options.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "engine/cli/number_options.h"
 #include "kv_events/escape_text.h"
 #include "kv_events/subscribe/rank_group.h"
+#include "kv_events/transport/host_lookup.h"
 
 namespace kvwire::engine {
 
@@ -65,6 +67,14 @@ void AddStreamOptions(CLI::App& command, StreamOptions* options) {
   AddDpSize(command, &options->dp_size);
   command.add_option("--topic", options->topic, "Only topics with this beginning");
   AddSeconds(command, "--dns-interval", &options->dns_interval, "Seconds from one look-up of dns:// to the next");
+  AddSeconds(
+      command, "--link-heartbeat", &options->link_heartbeat,
+      "Ask a connection for a sign of life after so many seconds, and take it for dead after three times as many; "
+      "0: never, for publishers whose ZeroMQ does not answer (libzmq before 4.2)");
+}
+
+std::chrono::milliseconds LinkHeartbeat(const StreamOptions& options) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::nanoseconds(NanosOf(options.link_heartbeat)));
 }
 
 void AddDpSize(CLI::App& command, std::int64_t* dp_size) {
@@ -104,8 +114,9 @@ Result<std::vector<std::unique_ptr<StreamSource>>> MakeSources(const StreamOptio
     if (IsDnsName(text)) {
       Result<DnsSource::Name> name = ParseDnsName(text, kFlag, options.dp_size);
       if (!name) return tl::unexpected<Error>(name.error());
-      sources.push_back(
-          std::make_unique<DnsSource>(*std::move(name), NanosOf(std::max(options.dns_interval, 1.0)), ResolveHost));
+      const auto lookup = std::make_shared<HostLookup>(name->host);
+      sources.push_back(std::make_unique<DnsSource>(*std::move(name), NanosOf(std::max(options.dns_interval, 1.0)),
+                                                    [lookup] { return lookup->Poll(); }));
       continue;
     }
     Result<std::vector<StreamAddress>> ranks = ListedAddresses(text, options);

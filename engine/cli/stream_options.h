@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,7 +22,8 @@ struct StreamOptions {
   std::string topic;
   std::string file;
   std::int64_t dp_size = 1;  // ranks of each instance that does not say how many it has
-  double dns_interval = 30;  // seconds
+  double dns_interval = 30;   // seconds, as the next
+  double link_heartbeat = 5;  // 0: none
 
   static constexpr const char* kDefaultEndpoint = "tcp://localhost:5557";
 };
@@ -30,6 +32,9 @@ void AddStreamOptions(CLI::App& command, StreamOptions* options);
 
 // --dp-size, of the commands that watch instances.
 void AddDpSize(CLI::App& command, std::int64_t* dp_size);
+
+// LinkOptions::heartbeat.
+std::chrono::milliseconds LinkHeartbeat(const StreamOptions& options);
 
 // What --endpoint says when it is all there is and names one stream: its address, its replay endpoint and its rank, if
 // they are said.

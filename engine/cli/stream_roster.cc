@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/cli/stop_signal.h"
 #include "kv_events/clock.h"
 
 namespace kvwire::engine {
@@ -31,7 +32,7 @@ void StreamRoster::Stop() {
 }
 
 void StreamRoster::Run() {
-  constexpr std::chrono::seconds kPause(1);
+  constexpr std::chrono::milliseconds kPause(200);
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_.wait_for(lock, kPause, [this] { return stopping_; })) {
     lock.unlock();
@@ -84,6 +85,7 @@ Status StreamRoster::Apply() {
   std::erase_if(refused_, [&](const auto& refused) { return !wanted.contains(refused.first); });
   Status first;
   for (const auto& [name, address] : wanted) {
+    if (StopRequested()) break;
     if (watched_.contains(name)) continue;
     Status added = options_.set->Add(address);
     if (added) {

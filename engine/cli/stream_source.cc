@@ -2,22 +2,18 @@
 #include "engine/cli/stream_source.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <system_error>
 #include <utility>
 
-#include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/cli/address_option.h"
 #include "kv_events/escape_text.h"
@@ -137,22 +133,41 @@ std::optional<std::uint16_t> ParsePort(std::string_view text) {
   return port;
 }
 
-Result<std::string> ReadFile(const std::string& path) {
-  const auto failed = [&path] {
-    return MakeError(ErrorCode::kUnavailable, fmt::format("{}: {}", path, std::strerror(errno)));
-  };
-  std::FILE* const file = std::fopen(path.c_str(), "re");
-  if (file == nullptr) return failed();
+// An open file; -1 is none.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int fd() const noexcept { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+tl::unexpected<Error> CannotRead(const std::string& path) {
+  return MakeError(ErrorCode::kUnavailable, fmt::format("{}: {}", path, std::strerror(errno)));
+}
+
+Result<std::string> ReadAll(int fd, const std::string& path) {
   std::string text(kMaxFileBytes + 1, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file));
-  const bool read = std::ferror(file) == 0;
-  Result<std::string> result = read ? Result<std::string>(std::move(text)) : failed();
-  std::fclose(file);
-  if (result && result->size() > kMaxFileBytes) {
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = read(fd, text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return CannotRead(path);
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  if (size > kMaxFileBytes) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("{}: has more than {} bytes; allowed: up to that", path, kMaxFileBytes));
   }
-  return result;
+  text.resize(size);
+  return text;
 }
 
 }  // namespace
@@ -241,29 +256,38 @@ Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const 
   return addresses;
 }
 
+// What is there may be replaced at any time, also by what would block whoever opens or reads it.
 Result<MaybeAddresses> FileSource::Look(MonotonicNanos) {
+  const Descriptor file(open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   struct stat status {};
-  if (stat(path_.c_str(), &status) != 0) {
+  if (file.fd() < 0 || fstat(file.fd(), &status) != 0) {
     stamp_.reset();
-    return MakeError(ErrorCode::kUnavailable, fmt::format("{}: {}", path_, std::strerror(errno)));
+    return CannotRead(path_);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    stamp_.reset();
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: is no regular file; allowed: one that can be read again", path_));
   }
   const Stamp stamp{status.st_mtim.tv_sec, status.st_mtim.tv_nsec, status.st_size, status.st_ino};
   if (stamp_ == stamp) return MaybeAddresses();
   stamp_ = stamp;
-  const Result<std::string> text = ReadFile(path_);
+  const Result<std::string> text = ReadAll(file.fd(), path_);
   if (!text) return tl::unexpected<Error>(text.error());
   Result<std::vector<StreamAddress>> addresses = ParseStreamList(*text, path_, dp_size_);
   if (!addresses) return tl::unexpected<Error>(addresses.error());
   return MaybeAddresses(*std::move(addresses));
 }
 
-DnsSource::DnsSource(Name name, MonotonicNanos interval, Resolver resolver)
-    : name_(std::move(name)), interval_(interval), resolver_(std::move(resolver)) {}
+DnsSource::DnsSource(Name name, MonotonicNanos interval, Lookup lookup)
+    : name_(std::move(name)), interval_(interval), lookup_(std::move(lookup)) {}
 
 Result<MaybeAddresses> DnsSource::Look(MonotonicNanos now) {
   if (next_look_ && now < *next_look_) return MaybeAddresses();
+  const std::optional<Result<HostAddresses>> answer = lookup_();
+  if (!answer) return MaybeAddresses();
   next_look_ = now + interval_;
-  const Result<std::vector<std::string>> hosts = resolver_(name_.host);
+  const Result<HostAddresses>& hosts = *answer;
   if (!hosts) return tl::unexpected<Error>(hosts.error());
   std::vector<StreamAddress> addresses;
   for (const std::string& host : *hosts) {
@@ -304,26 +328,6 @@ Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view f
       WithRanks(AddressAt(name, name.host), name.ranks, fmt::format("{}: \"{}\"", flag, ShortText(text)));
   if (!ranks) return tl::unexpected<Error>(ranks.error());
   return name;
-}
-
-Result<std::vector<std::string>> ResolveHost(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int failed = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  if (failed != 0) {
-    return MakeError(ErrorCode::kUnavailable, fmt::format("{}: cannot be resolved: {}", host, gai_strerror(failed)));
-  }
-  std::vector<std::string> hosts;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    std::array<char, NI_MAXHOST> text{};
-    if (getnameinfo(entry->ai_addr, entry->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
-      continue;
-    }
-    if (std::find(hosts.begin(), hosts.end(), text.data()) == hosts.end()) hosts.emplace_back(text.data());
-  }
-  freeaddrinfo(found);
-  return hosts;
 }
 
 }  // namespace kvwire::engine

@@ -13,12 +13,13 @@
 #include "kv_events/clock.h"
 #include "kv_events/error.h"
 #include "kv_events/subscribe/stream_figures.h"
+#include "kv_events/transport/host_lookup.h"
 
 namespace kvwire::engine {
 
 // Where the addresses of streams come from.
 //
-// Threads: one thread at a time. Time is an argument. Look may wait for a file system or a name server.
+// Threads: one thread at a time. Time is an argument. Look may wait for a file system.
 // Errors: Look's name the source, the line if there is one, and what is allowed; the next look is as if it had not
 // been.
 class StreamSource {
@@ -105,17 +106,17 @@ class DnsSource final : public StreamSource {
     std::optional<std::uint16_t> replay_port;
     RankWords ranks = {};  // of each address
   };
-  // The addresses of a host as text, without brackets.
-  using Resolver = std::function<Result<std::vector<std::string>>(const std::string& host)>;
+  // As HostLookup::Poll.
+  using Lookup = std::function<std::optional<Result<HostAddresses>>()>;
 
-  DnsSource(Name name, MonotonicNanos interval, Resolver resolver);
+  DnsSource(Name name, MonotonicNanos interval, Lookup lookup);
   Result<std::optional<std::vector<StreamAddress>>> Look(MonotonicNanos now) override;
   bool must_begin_well() const noexcept override { return false; }
 
  private:
   const Name name_;
   const MonotonicNanos interval_;
-  const Resolver resolver_;
+  const Lookup lookup_;
   std::optional<MonotonicNanos> next_look_;
 };
 
@@ -123,8 +124,5 @@ class DnsSource final : public StreamSource {
 // flag.
 Result<DnsSource::Name> ParseDnsName(const std::string& text, std::string_view flag, std::int64_t dp_size = 1);
 bool IsDnsName(std::string_view text) noexcept;
-
-// Asks the system, for all A and AAAA records.
-Result<std::vector<std::string>> ResolveHost(const std::string& host);
 
 }  // namespace kvwire::engine

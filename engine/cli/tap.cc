@@ -3,7 +3,6 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <limits>
 #include <map>
@@ -34,8 +33,10 @@
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/figure_board.h"
 #include "kv_events/subscribe/rank_group.h"
+#include "kv_events/subscribe/stream_figures.h"
 #include "kv_events/subscribe/watched_stream.h"
 #include "kv_events/transport/endpoint.h"
+#include "kv_events/transport/host_lookup.h"
 #include "kv_events/transport/zmq_context.h"
 #include "kv_events/transport/zmq_link.h"
 
@@ -87,6 +88,9 @@ struct Tap {
   std::unique_ptr<TapSink> sink;
   std::unique_ptr<EventStream> stream;
   std::string endpoint;  // in use
+  std::shared_ptr<EndpointLookup> live_address;
+  std::shared_ptr<EndpointLookup> replay_address;  // null without a replay endpoint
+  std::string lookup_failed;                       // as it was said last
   std::unique_ptr<Arrival> live_arrival;
   std::unique_ptr<Arrival> replay_arrival;  // null without a replay endpoint
   std::unique_ptr<FigureBoard> board;
@@ -176,20 +180,27 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
   watched.receive_hwm = 0;
   LinkOptions link = watched.Link();
   link.reconnect_max = {};  // one publisher is looked for as often as ZeroMQ does
-  auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, addresses->live, link)
-                           : ZmqLink::Connect(context, LinkKind::kSub, addresses->live, link);
-  if (!live) return tl::unexpected<Error>(live.error());
-  tap.endpoint = (*live)->endpoint();
+  tap.live_address = std::make_shared<EndpointLookup>(addresses->live);
+  std::unique_ptr<ZmqLink> first;
+  if (options.bind || !tap.live_address->by_name()) {
+    auto live = options.bind ? ZmqLink::Bind(context, LinkKind::kSub, addresses->live, link)
+                             : ZmqLink::Connect(context, LinkKind::kSub, addresses->live, link);
+    if (!live) return tl::unexpected<Error>(live.error());
+    first = *std::move(live);
+  }
+  tap.endpoint = first ? first->endpoint() : addresses->live.ToString();
   tap.live_arrival = std::make_unique<Arrival>(tap.endpoint);
   ReplayLinkFactory replay;
   if (addresses->replay) {
-    replay = ReplayLinksTo(context, *addresses->replay);
+    tap.replay_address = std::make_shared<EndpointLookup>(*addresses->replay);
+    replay = ReplayLinksTo(context, tap.replay_address);
     tap.replay_arrival = std::make_unique<Arrival>(one.replay_endpoint);
   }
   if (options.bind) {
-    tap.stream = std::make_unique<EventStream>(*std::move(live), std::move(replay), watched.stream, tap.sink.get());
+    tap.stream = std::make_unique<EventStream>(std::move(first), std::move(replay), watched.stream, tap.sink.get());
   } else {
-    tap.stream = std::make_unique<EventStream>(LiveLinksTo(context, addresses->live, link, *std::move(live)),
+    if (tap.live_address->by_name()) watched.stream.connect_patience = kNamePatience;
+    tap.stream = std::make_unique<EventStream>(LiveLinksTo(context, tap.live_address, link, std::move(first)),
                                                std::move(replay), watched.stream, tap.sink.get());
   }
   tap.board = std::make_unique<FigureBoard>(address);
@@ -197,15 +208,28 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
 }
 
 void Sleep(const Tap& tap) {
-  std::fflush(stdout);
+  HandOnStdout();
   std::array<ZmqLink*, 4> links{};
   std::ranges::transform(tap.stream->links(), links.begin(),
                          [](FrameLink* link) { return static_cast<ZmqLink*>(link); });
   WaitForInput(links, nullptr, kLook);
 }
 
-std::uint64_t MessagesOf(const EventStreamStats& stats) {
-  return stats.live_messages + stats.malformed + stats.replayed + stats.undecodable;
+// What came so far, as the stream's figures have it.
+StreamFigures FiguresOf(const Tap& tap) {
+  StreamFigures figures;
+  figures.stream = tap.stream->stats();
+  figures.counts = tap.sink->checker().counts();
+  return figures;
+}
+
+// What is wrong with a name is said when it changes.
+void LookAtNames(Tap& tap) {
+  std::string failed = tap.live_address->failure();
+  if (failed.empty() && tap.replay_address) failed = tap.replay_address->failure();
+  if (failed == tap.lookup_failed) return;
+  tap.lookup_failed = failed;
+  if (!failed.empty()) PrintError("tap", failed);
 }
 
 // The replay endpoint is only looked at once somebody was to be asked there.
@@ -226,6 +250,7 @@ int Work(Tap& tap, MonotonicNanos now) {
   const int work = tap.stream->DoWork(now);
   tap.sink->LookAtEngine(now);
   tap.board->Look(*tap.stream, tap.sink->checker(), now);
+  LookAtNames(tap);
   LookForPublisher(tap, now);
   return work;
 }
@@ -260,23 +285,27 @@ void AskEngineAtLast(Tap& tap) {
 void Watch(const TapOptions& options, Tap& tap) {
   const Clock& clock = SystemClock::Get();
   MonotonicNanos last = clock.Now();
-  std::uint64_t messages = 0;
+  bool heard = false;
+  std::uint64_t news = 0;
   while (!StopRequested()) {
+    const int work = Work(tap, clock.Now());
+    // Who reads the output may have been waited for.
     const MonotonicNanos now = clock.Now();
-    const int work = Work(tap, now);
-    const std::uint64_t before = std::exchange(messages, MessagesOf(tap.stream->stats()));
-    if (messages != before) last = now;
+    const StreamFigures figures = FiguresOf(tap);
+    // The first message is news, whatever it says; later ones that hold nothing are signs of life.
+    const bool first = !std::exchange(heard, figures.messages() > 0) && heard;
+    if (std::exchange(news, figures.news()) != figures.news() || first) last = now;
     if (work > 0) continue;
-    const double limit = messages > 0 ? options.until_idle : options.wait;
+    const double limit = heard ? options.until_idle : options.wait;
     if (limit > 0 && !tap.stream->recovering() && now - last >= NanosOf(limit)) {
-      if (messages == 0) return;
+      if (!heard) return;
       AskWhetherThatIsAll(tap);
-      if (MessagesOf(tap.stream->stats()) == messages) return;
-      last = now;
+      if (FiguresOf(tap).news() == news) return;
+      last = clock.Now();
     }
     Sleep(tap);
   }
-  if (messages > 0) AskWhetherThatIsAll(tap);
+  if (heard) AskWhetherThatIsAll(tap);
 }
 
 int RunTapOne(const TapOptions& options, const OneEndpoint& one) {

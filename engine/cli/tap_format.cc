@@ -112,7 +112,8 @@ std::string BatchAsText(const StreamMessage& message, const DecodedBatch& batch,
   const std::string rank =
       batch.batch.data_parallel_rank ? fmt::format("rank {}", *batch.batch.data_parallel_rank) : "no rank";
   const std::string_view origin = message.origin == MessageOrigin::kReplay ? "  replayed" : "";
-  const std::string prefix = fmt::format("{:>6}  {:.3f}  {}{}  ", message.sequence, batch.batch.ts, rank, origin);
+  const std::string time = batch.without_time ? std::string("no time") : fmt::format("{:.3f}", batch.batch.ts);
+  const std::string prefix = fmt::format("{:>6}  {}  {}{}  ", message.sequence, time, rank, origin);
   if (batch.batch.empty() && batch.rejected.empty()) return max_lines == 0 ? std::string() : prefix + "no events\n";
   std::string text;
   for (std::size_t i = 0; i < batch.batch.size() && i < max_lines; ++i) {
@@ -130,7 +131,7 @@ Json BatchAsJson(const StreamMessage& message, const DecodedBatch& batch) {
   Json object{{"seq", message.sequence},
               {"topic", message.topic},
               {"replayed", message.origin == MessageOrigin::kReplay},
-              {"ts", batch.batch.ts},
+              {"ts", batch.without_time ? Json(nullptr) : Json(batch.batch.ts)},
               {"data_parallel_rank", OrNull(batch.batch.data_parallel_rank)},
               {"events", std::move(events)}};
   for (const RejectedEvent& rejected : batch.rejected) {

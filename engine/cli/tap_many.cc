@@ -5,7 +5,6 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
-#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -96,11 +95,11 @@ StreamSet::Options SetOptions(const TapOptions& options) {
   return set;
 }
 
-// When the latest message of any stream came, if any came.
-std::optional<MonotonicNanos> LatestMessage(const std::vector<StreamFigures>& streams) {
+// When news of any stream came last, if any came.
+std::optional<MonotonicNanos> LatestNews(const std::vector<StreamFigures>& streams) {
   std::optional<MonotonicNanos> latest;
   for (const StreamFigures& stream : streams) {
-    if (stream.last_message_at) latest = std::max(latest.value_or(0), *stream.last_message_at);
+    if (stream.last_news_at) latest = std::max(latest.value_or(0), *stream.last_news_at);
   }
   return latest;
 }
@@ -110,7 +109,7 @@ bool AnyRecovering(const std::vector<StreamFigures>& streams) {
 }
 
 void Pause() {
-  std::fflush(stdout);
+  HandOnStdout();
   SleepUnlessStopped(kLook);
 }
 
@@ -122,7 +121,7 @@ void AskWhetherThatIsAll(StreamSet* set) {
   while (AnyRecovering(set->Snapshot())) {
     const MonotonicNanos limit = StopRequested() ? kAskLimitWhenStopped : kAskLimit;
     if (clock.Now() - begin >= limit) return;
-    std::fflush(stdout);
+    HandOnStdout();
     std::this_thread::sleep_for(kLook);
   }
 }
@@ -132,13 +131,13 @@ void Watch(const TapOptions& options, StreamSet* set) {
   MonotonicNanos quiet_since = clock.Now();
   while (!StopRequested()) {
     const std::vector<StreamFigures> streams = set->Snapshot();
-    const std::optional<MonotonicNanos> latest = LatestMessage(streams);
+    const std::optional<MonotonicNanos> latest = LatestNews(streams);
     if (latest) quiet_since = std::max(quiet_since, *latest);
     const double limit = latest ? options.until_idle : options.wait;
     if (limit > 0 && !AnyRecovering(streams) && clock.Now() - quiet_since >= NanosOf(limit)) {
       if (!latest) return;
       AskWhetherThatIsAll(set);
-      if (LatestMessage(set->Snapshot()) == latest) return;
+      if (LatestNews(set->Snapshot()) == latest) return;
       quiet_since = clock.Now();
     }
     Pause();

@@ -34,6 +34,7 @@ struct TapOptions {
     watched.stream.dialect = *DialectByName(dialect);
     watched.stream.first_sequence = first_seq;
     watched.stream.topic = streams.topic;
+    watched.heartbeat = LinkHeartbeat(streams);
     return watched;
   }
   // What is done with the stream at `address`; of the only one the name does not go before each line.

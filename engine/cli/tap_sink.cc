@@ -75,7 +75,7 @@ TapSink::~TapSink() = default;
 // Whole lines, in one piece: other streams print, too.
 void TapSink::Print(std::string_view text) {
   if (output_.stream.empty()) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    engine::Print(text);
     return;
   }
   const std::string name = EscapeText(output_.stream) + "  ";
@@ -86,15 +86,14 @@ void TapSink::Print(std::string_view text) {
     named += text.substr(0, end);
     text.remove_prefix(end);
   }
-  std::fwrite(named.data(), 1, named.size(), stdout);
+  engine::Print(named);
 }
 
 void TapSink::PrintJson(const Json& value) {
   Json line = Json::object();
   if (!output_.stream.empty()) line["stream"] = output_.stream;
   line.update(value);
-  const std::string text = JsonLine(line);
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  engine::Print(JsonLine(line));
 }
 
 void TapSink::Notice(std::string_view kind, const std::string& text) {
@@ -187,7 +186,7 @@ void TapSink::OnContinuity(Continuity continuity) {
       Notice("several", std::string(kvwire::ToString(continuity)) + "; give each its own");
       break;
   }
-  std::fflush(stdout);
+  HandOnStdout();
 }
 
 void TapSink::OnContradiction(SequenceNumber number, Contradiction contradiction) {
@@ -267,7 +266,7 @@ void TapSink::Begins(const std::string& endpoint, const std::string& replay_endp
     Print(fmt::format("{} {}{}{}\n", binds ? "listening on" : "connecting to", endpoint,
                       replay_endpoint.empty() ? "" : ", replay from ", replay_endpoint));
   }
-  std::fflush(stdout);
+  HandOnStdout();
 }
 
 Status TapSink::Finish(const EventStreamStats& stats) {
@@ -297,7 +296,6 @@ Status TapSink::DumpState() {
 
 void TapSink::PrintSummary(const EventStreamStats& stats) {
   const CheckCounts& counts = checker_.counts();
-  const std::string digest = checker_.held().digest().ToString();
   const std::string_view verdict = kvwire::ToString(Verdict());
   const bool verdict_is_incomplete = Verdict() == CheckVerdict::kIncomplete;
   const std::string cause = checker_.WhyViolated();
@@ -320,7 +318,7 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                  {"other_topic", stats.other_topic},
                  {"held", checker_.held().size()},
                  {"synchronised", checker_.synchronised()},
-                 {"digest", digest}};
+                 {"digest", checker_.held().digest().ToString()}};
     if (against_) {
       const AgainstEngine::Counts& against = against_->counts();
       summary["against"] = {{"agreed", against.agreed},
@@ -335,7 +333,8 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
                                       {"digests_differed", stats.digests_differed},
                                       {"contradictions", stats.contradictions},
                                       {"skipped_parents", counts.skipped_parents},
-                                      {"masked_events", counts.masked_events}}) {
+                                      {"masked_events", counts.masked_events},
+                                      {"without_time", counts.without_time}}) {
       if (count > 0) summary[name] = count;
     }
     if (!never_connected_.empty()) summary["never_connected"] = never_connected_;
@@ -371,7 +370,9 @@ void TapSink::PrintSummary(const EventStreamStats& stats) {
           fmt::format("groups that skip blocks: {} parents never announced, {} events with tokens of skipped blocks\n",
                       counts.skipped_parents, counts.masked_events));
     }
-    Print(fmt::format("held {} blocks, digest {}\n", checker_.held().size(), digest));
+    if (counts.without_time > 0) Print(fmt::format("batches without a time {}\n", counts.without_time));
+    Print(fmt::format("held {} blocks, digest {}\n", checker_.held().size(),
+                      ShortDigest(checker_.held().digest().entries())));
     if (against_) {
       const AgainstEngine::Counts& against = against_->counts();
       Print(fmt::format("engine agreed {} times, disagreed {}, missed {}, unanswered {}\n", against.agreed,

@@ -134,7 +134,9 @@ int RunTop(const TopOptions& options) {
     return kExitFailed;
   }
   RaiseDescriptorLimit();
-  StreamSet set{StreamSet::Options()};
+  StreamSet::Options set_options;
+  set_options.stream.heartbeat = LinkHeartbeat(options.streams);
+  StreamSet set(std::move(set_options));
   const bool screen = !options.once && !options.json && StdoutIsTerminal();
   StreamRoster::Options roster_options;
   roster_options.set = &set;

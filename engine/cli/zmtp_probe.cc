@@ -19,7 +19,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "engine/cli/stop_signal.h"
 #include "kv_events/escape_text.h"
+#include "kv_events/transport/host_lookup.h"
 
 namespace kvwire::engine {
 
@@ -70,7 +72,7 @@ class Socket {
 
  private:
   bool Wait(short events, Time deadline) const {
-    while (true) {
+    while (!StopRequested()) {
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
       if (left.count() <= 0) return false;
@@ -79,6 +81,7 @@ class Socket {
       if (ready > 0) return true;
       if (ready < 0 && errno != EINTR) return false;
     }
+    return false;
   }
 
   const int fd_;
@@ -145,34 +148,42 @@ void Converse(const Socket& socket, std::chrono::milliseconds timeout, ProbeResu
   ReadReady(socket, deadline, result);
 }
 
+// The addresses of the endpoint's host. Empty: there are none, and the result says why.
+HostAddresses AddressesOf(const Endpoint& endpoint, ProbeResult* result) {
+  constexpr std::chrono::milliseconds kLook(20);
+  if (endpoint.host.starts_with('[')) return {endpoint.host.substr(1, endpoint.host.size() - 2)};
+  if (IsHostAddress(endpoint.host)) return {endpoint.host};
+  HostLookup lookup(endpoint.host);
+  std::optional<Result<HostAddresses>> answer;
+  while (!(answer = lookup.Poll()) && !StopRequested()) SleepUnlessStopped(kLook);
+  if (!answer) {
+    result->resolve_error = fmt::format("{}: the name server has not answered yet", endpoint.host);
+  } else if (!*answer) {
+    result->resolve_error = answer->error().message;
+  } else if ((*answer)->empty()) {
+    result->resolve_error = fmt::format("{}: it has no address", endpoint.host);
+  } else {
+    return **answer;
+  }
+  return {};
+}
+
 void ProbeTcp(const Endpoint& endpoint, std::chrono::milliseconds timeout, ProbeResult* result) {
-  std::string host = endpoint.host;
-  const bool bracketed = host.starts_with('[');
-  if (bracketed) host = host.substr(1, host.size() - 2);
+  result->addresses = AddressesOf(endpoint, result);
+  if (result->addresses.empty()) return;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const std::string port = std::to_string(endpoint.port.value_or(0));
-  if (const int failed = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); failed != 0) {
-    result->resolve_error = gai_strerror(failed);
+  if (const int failed = getaddrinfo(result->addresses.front().c_str(), port.c_str(), &hints, &found); failed != 0) {
+    result->resolve_error = fmt::format("{}: {}", endpoint.host, gai_strerror(failed));
     return;
   }
-  const addrinfo* chosen = nullptr;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    std::array<char, NI_MAXHOST> text{};
-    getnameinfo(entry->ai_addr, entry->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
-    result->addresses.emplace_back(text.data());
-    if (chosen == nullptr && (bracketed || entry->ai_family == AF_INET)) chosen = entry;
-  }
-  if (chosen == nullptr) {
-    result->resolve_error = "it has IPv6 addresses only, which a name is not looked up for";
-  } else {
-    const Socket socket(chosen->ai_family);
-    result->connect_error =
-        socket.Connect(chosen->ai_addr, chosen->ai_addrlen, std::chrono::steady_clock::now() + timeout);
-    result->connected = result->connect_error.empty();
-    if (result->connected) Converse(socket, timeout, result);
-  }
+  const Socket socket(found->ai_family);
+  result->connect_error = socket.Connect(found->ai_addr, found->ai_addrlen, std::chrono::steady_clock::now() + timeout);
+  result->connected = result->connect_error.empty();
+  if (result->connected) Converse(socket, timeout, result);
   freeaddrinfo(found);
 }
 

@@ -30,8 +30,9 @@ struct ProbeResult {
   std::string socket_type;  // "PUB", "XPUB", "ROUTER"; empty: it did not say
 };
 
-// Resolves as a ZeroMQ socket would (IPv4 unless the host is in brackets), connects, and takes part in the greeting.
-// Threads: any; waits for up to `timeout` for each of connecting, greeting and the socket's type.
+// Looks the host up, connects to its first address, IPv4 if there is one, and takes part in the greeting.
+// Threads: any; waits for a name server, and for up to `timeout` for each of connecting, greeting and the
+// socket's type, but not once a stop was asked for.
 // Source: ZMTP 3.0 and 3.1, "Greeting" and "NULL".
 ProbeResult Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout);
 

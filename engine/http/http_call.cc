@@ -223,6 +223,8 @@ void Exchange::SetRequest() {
     AddHeader("Expect:");  // none
   }
   Set(CURLOPT_HTTPHEADER, headers_.get());
+  // A name server that does not answer is not waited for once the caller has gone.
+  Set(CURLOPT_QUICK_EXIT, 1L);
 }
 
 tl::expected<HttpReply, std::string> Exchange::Run() {

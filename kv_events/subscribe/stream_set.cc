@@ -33,16 +33,26 @@ class StreamSet::Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  // Tasks are done in the order in which they came.
+  void Post(Task task) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Push(std::move(task));
+  }
   // Returns when it was done.
   void Do(Task task) {
     std::unique_lock<std::mutex> lock(mutex_);
-    tasks_.push_back(std::move(task));
-    const std::uint64_t ticket = ++asked_;
-    wake_.Wake();
+    const std::uint64_t ticket = Push(std::move(task));
     changed_.wait(lock, [this, ticket] { return done_ >= ticket; });
   }
 
  private:
+  // The task's number. REQUIRES: mutex_ is held.
+  std::uint64_t Push(Task task) {
+    tasks_.push_back(std::move(task));
+    wake_.Wake();
+    return ++asked_;
+  }
+
   // False when the worker is to end.
   bool RunTasks() {
     std::vector<Task> tasks;
@@ -135,7 +145,8 @@ Status StreamSet::Add(const StreamAddress& address) {
   auto stream = WatchedStream::Create(context_, address, options_.stream, std::move(sink));
   if (!stream) return tl::unexpected<Error>(stream.error());
   place.stream = *std::move(stream);
-  (*workers_)[place.worker]->Do(
+  // Nobody waits for a round over all streams: whatever is asked of this one later comes behind.
+  (*workers_)[place.worker]->Post(
       [added = place.stream.get()](std::vector<WatchedStream*>* streams) { streams->push_back(added); });
   const std::lock_guard<std::mutex> lock(mutex_);
   places_->emplace(address.name, std::move(place));
@@ -160,8 +171,8 @@ std::vector<StreamSet::Ended> StreamSet::RemoveAll() {
   }
   std::vector<Ended> ended(places.size());
   // A task waits for its thread's round over all streams: one for each thread, not for each stream.
-  for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
-    workers_[worker]->Do([&places, &ended, worker](std::vector<WatchedStream*>* streams) {
+  for (std::size_t worker = 0; worker < workers_->size(); ++worker) {
+    (*workers_)[worker]->Do([&places, &ended, worker](std::vector<WatchedStream*>* streams) {
       streams->clear();
       std::size_t i = 0;
       for (const auto& [name, place] : places) {

@@ -7,11 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -262,6 +265,33 @@ TEST_CASE("C21: a publisher is found by the name of its host, and one whose name
   CHECK(set.Snapshot()[0].status.state == StreamState::kSynchronised);
   CHECK(fleet.Until([&] { return log.Count(LogLevel::kWarning, "no.such.host.invalid: cannot be resolved: ") > 0; }));
   CHECK(set.Snapshot()[1].status.state == StreamState::kConnecting);
+}
+
+TEST_CASE("a stream is added without waiting for the others of its thread") {
+  Fleet fleet;
+  std::promise<void> busy;
+  std::promise<void> release;
+  std::once_flag first;
+  StreamSet::Options options = OptionsOf(fleet);
+  options.num_threads = 1;
+  options.stream.log = [&](LogLevel, std::string_view) {
+    std::call_once(first, [&] {
+      busy.set_value();
+      release.get_future().wait_for(std::chrono::seconds(30));
+    });
+  };
+  Source& source = fleet.Start("a", "tcp");
+  StreamSet set(options);
+  REQUIRE(set.Add(source.address()).has_value());
+  source.Publish();
+  std::future<void> reached = busy.get_future();
+  REQUIRE(fleet.Until([&] { return reached.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  const StreamAddress next = fleet.Start("b", "tcp").address();
+  std::future<bool> added = std::async(std::launch::async, [&] { return set.Add(next).has_value(); });
+  CHECK(added.wait_for(std::chrono::seconds(5)) == std::future_status::ready);
+  release.set_value();
+  CHECK(added.get());
+  CHECK(set.RemoveAll().size() == 2);
 }
 
 TEST_CASE("what cannot be added is named, and the rest stays") {

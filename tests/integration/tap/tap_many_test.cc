@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvwire tap with several streams and with --metrics, as a process.
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,11 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 #include "engine/http/http_call.h"
 #include "tests/integration/tap/live_instance.h"
@@ -88,6 +93,33 @@ TEST_CASE("tap --metrics serves the figures of its stream, of every state and ru
   ScrapeUntil(address, fmt::format("kvwire_stream_violations_total{{{},rule=\"known-removal\"}} 1\n", label));
   tap.Signal(SIGTERM);
   CHECK(tap.Wait() == 1);
+}
+
+TEST_CASE("clients of --metrics that do not end their request do not keep others out") {
+  Source source;
+  ChildProcess tap(KVWIRE_BINARY, {"tap", "--endpoint", source.info().endpoint, "--metrics", "127.0.0.1:0", "--quiet"});
+  const std::string address = MetricsAddress(&tap);
+  sockaddr_in server{};
+  server.sin_family = AF_INET;
+  server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  server.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  std::vector<int> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(connect(clients.back(), reinterpret_cast<const sockaddr*>(&server), sizeof(server)) == 0);
+    REQUIRE(send(clients.back(), "GET /metrics HT", 15, MSG_NOSIGNAL) == 15);
+  }
+  // Each is given up long before a scraper's patience ends.
+  const timeval patience{5, 0};
+  for (const int client : clients) {
+    setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    char answer[4096];
+    ssize_t got = 1;
+    while (got > 0) got = recv(client, answer, sizeof(answer), 0);
+    CHECK((got == 0 || errno == ECONNRESET));
+    close(client);
+  }
+  CHECK(Has(Scrape(address), "kvwire_stream_"));
 }
 
 TEST_CASE("tap with several streams names them, judges each, and ends with the worst verdict") {

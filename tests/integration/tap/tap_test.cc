@@ -9,11 +9,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "kv_events/config.h"
 #include "kv_events/publish/factory.h"
@@ -477,6 +482,28 @@ TEST_CASE("tap that hears nothing ends with 3, checking or not") {
   }
 }
 
+TEST_CASE("tap --until-idle ends though empty batches come more often") {
+  Source source;
+  for (const bool many : {false, true}) {
+    CAPTURE(many);
+    std::vector<std::string> arguments{
+        "tap",     "--endpoint",   source.info().endpoint + "," + *source.info().replay_endpoint,
+        "--check", "--until-idle", "0.5"};
+    if (many) arguments.insert(arguments.end(), {"--endpoint", "tcp://127.0.0.1:9"});  // where nobody is
+    ChildProcess tap(KVWIRE_BINARY, arguments);
+    REQUIRE(tap.WaitFor("listening"));
+    source.PublishUntil(&tap, "BlockStored");
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    bool open = true;
+    while (open && std::chrono::steady_clock::now() < end) {
+      source.Publish(KVEventBatch());
+      open = tap.ReadSome(20);
+    }
+    CHECK_FALSE(open);
+    CHECK(tap.Wait() == (many ? 3 : 0));
+  }
+}
+
 TEST_CASE("an interrupted tap ends with the verdict so far") {
   Source source;
   ChildProcess tap(KVWIRE_BINARY, TapArguments(source.info(), {"--check", "--json"}));
@@ -487,6 +514,63 @@ TEST_CASE("an interrupted tap ends with the verdict so far") {
   CAPTURE(tap.output());
   CHECK(tap.output().find("\"verdict\":\"clean\"") != std::string::npos);
   CHECK(tap.output().find("{\"summary\":{") != std::string::npos);
+}
+
+// A command of kvwire that writes to a pipe of two pages that nobody reads.
+class Unread {
+ public:
+  Unread(const TempDir& dir, const std::string& arguments) : path_(dir / "unread") {
+    REQUIRE(mkfifo(path_.c_str(), 0600) == 0);
+    fd_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    REQUIRE(fd_ >= 0);
+    fcntl(fd_, F_SETPIPE_SZ, 8192);
+    const std::string script =
+        fmt::format("'{}' {} >'{}' 2>&1 & echo pid $!; wait $!; echo ended $?", KVWIRE_BINARY, arguments, path_);
+    shell_ = std::make_unique<ChildProcess>("/bin/sh", std::vector<std::string>{"-c", script});
+    REQUIRE(shell_->WaitFor("\n"));
+    pid_ = std::stoi(shell_->output().substr(std::string_view("pid ").size()));
+  }
+  Unread(const Unread&) = delete;
+  Unread& operator=(const Unread&) = delete;
+  ~Unread() {
+    if (!ended_) kill(pid_, SIGKILL);
+    close(fd_);
+  }
+  int bytes() const {
+    int count = 0;
+    ioctl(fd_, FIONREAD, &count);
+    return count;
+  }
+  // What the shell says of it once it was told to stop; empty if that takes ten seconds.
+  std::string Stop() {
+    kill(pid_, SIGTERM);
+    ended_ = shell_->WaitFor("ended ");
+    shell_->ReadSome(1000);
+    return ended_ ? shell_->output().substr(shell_->output().find("ended ")) : std::string();
+  }
+
+ private:
+  const std::string path_;
+  int fd_ = -1;
+  pid_t pid_ = -1;
+  bool ended_ = false;
+  std::unique_ptr<ChildProcess> shell_;
+};
+
+TEST_CASE("tap and top end when they are told to, and not with success, though nobody reads what they print") {
+  Source source;
+  for (const char* const form : {"tap --check", "tap --json", "top --interval 0.05"}) {
+    CAPTURE(form);
+    const TempDir own;
+    Unread command(own, fmt::format("{} --endpoint {}", form, source.info().endpoint));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (command.bytes() <= 4096 && std::chrono::steady_clock::now() < end) {
+      source.PublishChain(source.next() * 10 + 1, 5);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    CHECK(command.bytes() > 4096);
+    CHECK(command.Stop() == "ended 4\n");
+  }
 }
 
 TEST_CASE("addresses that tap cannot use are refused by name") {

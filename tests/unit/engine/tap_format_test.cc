@@ -32,6 +32,17 @@ TEST_CASE("texts of a payload are printed on one line, without control character
   CHECK(text.find('\x1b') == std::string::npos);
 }
 
+TEST_CASE("a batch without a time has none in either form") {
+  DecodedBatch decoded;
+  decoded.batch.ts = 1.5;
+  CHECK(BatchAsJson(StreamMessage(), decoded)["ts"] == 1.5);
+  CHECK(BatchAsText(StreamMessage(), decoded, 1).find("  1.500  ") != std::string::npos);
+  decoded.batch.ts = 0;
+  decoded.without_time = true;
+  CHECK(BatchAsJson(StreamMessage(), decoded)["ts"].is_null());
+  CHECK(BatchAsText(StreamMessage(), decoded, 1).find("  no time  ") != std::string::npos);
+}
+
 TEST_CASE("a line of JSON has no control characters and reads the same") {
   const std::string text = "\x1b \x7f \xc2\x80 \xc2\x9b \xc2\xa0 \xe4\xb8\xad \\u007f";
   const std::string line = JsonLine(Json{{text, text}});
