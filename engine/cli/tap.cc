@@ -293,7 +293,7 @@ void Watch(const TapOptions& options, Tap& tap) {
     const MonotonicNanos now = clock.Now();
     const StreamFigures figures = FiguresOf(tap);
     // The first message is news, whatever it says; later ones that hold nothing are signs of life.
-    const bool first = !std::exchange(heard, figures.messages() > 0) && heard;
+    const bool first = !std::exchange(heard, figures.heard()) && heard;
     if (std::exchange(news, figures.news()) != figures.news() || first) last = now;
     if (work > 0) continue;
     const double limit = heard ? options.until_idle : options.wait;

@@ -53,6 +53,8 @@ struct StreamFigures {
   std::uint64_t messages() const noexcept {
     return stream.live_messages + stream.malformed + stream.replayed + stream.undecodable;
   }
+  // Whether anything came: a message, or what was published before in a snapshot.
+  bool heard() const noexcept { return messages() > 0 || stream.snapshots > 0; }
   // What is no mere sign of life: a batch without events is one.
   std::uint64_t news() const noexcept {
     return counts.events + stream.rejected_events + stream.undecodable + stream.malformed + stream.snapshots;

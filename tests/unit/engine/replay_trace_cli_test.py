@@ -293,6 +293,24 @@ class ReplayTrace(unittest.TestCase):
             first.communicate(timeout=WATCHDOG)
         self.assertEqual(first.returncode, 0)
 
+    def test_a_tap_that_joins_an_idle_engine_ends_once_it_has_the_snapshot(self):
+        events = self.events(endpoint=f"ipc://{self.path}/live", replay_endpoint=f"ipc://{self.path}/replay", publisher="zmq",
+                             buffer_steps=10, kvwire={"restart_guard_s": 0})
+        truth, held = self.path / "engine", self.path / "tap"
+        engine = subprocess.Popen([KVWIRE, "replay-trace", TRACE, "--json", "--num-blocks", "4000", "--linger", "600", "--dump-state",
+                                   str(truth), *events], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            engine.stdout.readline()
+            tap = subprocess.run([KVWIRE, "tap", "--check", "--quiet", "--endpoint", f"ipc://{self.path}/live", "--replay-endpoint",
+                                  f"ipc://{self.path}/replay", "--wait", "600", "--until-idle", "0.1", "--dump-state", str(held)],
+                                 capture_output=True, text=True, timeout=WATCHDOG)
+            self.assertEqual(tap.returncode, 0, tap.stdout)
+            self.assertIn("snapshots 1,", tap.stdout)
+            self.assertEqual(held.read_text(), truth.read_text())
+        finally:
+            engine.terminate()
+            engine.communicate(timeout=WATCHDOG)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
