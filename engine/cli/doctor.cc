@@ -244,8 +244,9 @@ void Doctor::Listen() {
       live_link_ = *std::move(live);
   }
   if (replay_probe_ && CanAsk(*replay_probe_, Replays(*replay_probe_))) {
-    replay_.emplace(ReplayLinksTo(context, std::make_shared<EndpointLookup>(
-                                   Found(*address_.replay_endpoint, *replay_probe_))), *DialectByName(options_.dialect), &sample_);
+    replay_.emplace(
+        ReplayLinksTo(context, std::make_shared<EndpointLookup>(Found(*address_.replay_endpoint, *replay_probe_))),
+        *DialectByName(options_.dialect), &sample_);
   }
   const Clock& clock = SystemClock::Get();
   const MonotonicNanos begin = clock.Now();

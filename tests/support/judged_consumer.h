@@ -175,9 +175,10 @@ class JudgedConsumer {
     link.subscription = source.topic;
     link.receive_hwm = 0;
     link.watch_peers = true;
-    stream_ = std::make_unique<EventStream>(
-        LiveLinksTo(context, live, link, ZmqLink::Connect(context, LinkKind::kSub, live, link).value()),
-        ReplayLinksTo(context, replay), options, &sink_);
+    stream_ = std::make_unique<EventStream>(LiveLinksTo(context, std::make_shared<EndpointLookup>(live), link,
+                                                        ZmqLink::Connect(context, LinkKind::kSub, live, link).value()),
+                                            ReplayLinksTo(context, std::make_shared<EndpointLookup>(replay)), options,
+                                            &sink_);
   }
 
   int DoWork() { return stream_->DoWork(SystemClock::Get().Now()); }

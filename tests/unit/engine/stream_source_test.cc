@@ -101,7 +101,7 @@ TEST_CASE("--dp-size is of every entry that does not say how many ranks it has")
   CHECK(names == Names{"tcp://a:1#0", "tcp://a:1#1", "tcp://b:1", "tcp://c:1#1"});
   const auto name = ParseDnsName("dns://engines:5557,5757", "--endpoint", 2);
   REQUIRE(name.has_value());
-  DnsSource source(*name, kSecond, [](const std::string&) { return std::vector<std::string>{"10.0.0.1"}; });
+  DnsSource source(*name, kSecond, [] { return std::optional<Result<HostAddresses>>(HostAddresses{"10.0.0.1"}); });
   const auto looked = source.Look(0);
   REQUIRE((looked.has_value() && looked->has_value()));
   REQUIRE((*looked)->size() == 2);
