@@ -19,7 +19,7 @@ Written by `scripts/bench`, which builds and runs the programs of `tests/bench`.
 * Times are CPU time of the measuring thread, medians of the rounds, but for the start of a fleet, which is wall time.
 
 Contents: [Goals](#goals) · [Fleet](#fleet) · [Block pool](#block-pool) · [Block hashes](#block-hashes) · [The step](#the-step) ·
-[A trace](#a-trace) · [What was tried](#what-was-tried)
+[A trace](#a-trace) · [Delivery](#delivery) · [What was tried](#what-was-tried)
 
 ## Goals
 
@@ -45,6 +45,15 @@ full and no request finds anything, so with events on every block makes a remova
 small ones as make 64 blocks. Nothing is encoded here.
 
 | blocks of a request | events off | events on | on / off |
+|---|---|---|---|
+"""
+
+STEP_THREAD = """
+What events add to a block on the step thread, `StatePublisher` with its digest included, by the blocks of a step; and what a step
+costs more while the publisher takes one snapshot after the other, or the stream is cleared and announced again one time after the other.
+A step does a piece of up to 512 blocks of either, whatever the pool holds.
+
+| blocks of a step | added a block | piece of a snapshot | piece of a resync |
 |---|---|---|---|
 """
 
@@ -82,6 +91,17 @@ Wall time, last, is that of all steps, the simulated model and `Wake` included, 
 
 | publisher | requests | steps | events | in calls, off | in calls, on | added | model | share | `Wake` | wall, off | wall, on |
 |---|---|---|---|---|---|---|---|---|---|---|---|
+"""
+
+DELIVERY = """
+## Delivery
+
+From `Publish` to a subscriber over TCP on this machine, wall time. An engine of 20000 blocks steps once a millisecond and its thread sleeps
+between. Disturbed: a client that reads a message each 200 us is sent the 10000 batches of the replay buffer meanwhile, and another takes one
+snapshot after the other.
+
+| | at rest | disturbed | ratio |
+|---|---|---|---|
 """
 
 TRIED = """
@@ -158,7 +178,10 @@ def main():
     _, hashes = read(directory, "hash_bench")
     _, step = read(directory, "step_bench")
     _, trace = read(directory, "trace_bench")
+    _, (delivery,) = read(directory, "delivery_bench")
     growth = pool.pop()
+    step_thread = [each for each in pool if each.name.startswith("step_thread/")]
+    pool = [each for each in pool if each.name.startswith("pool/")]
 
     goals = []
 
@@ -186,6 +209,11 @@ def main():
     text += POOL + "".join(f"| {e.size} | {e['off_ns_per_block']:.0f} ns | {e['on_ns_per_block']:.0f} ns | {e['ratio']:.2f} |\n" for e in pool)
     text += (f"\nA block of a request of 8192 costs {growth['growth_off']:.2f} times that of a request of 64 with events off, "
              f"{growth['growth_on']:.2f} times with events on.\n")
+    text += STEP_THREAD + "".join(
+        f"| {e.size} | {e['added_ns_per_block']:.0f} ns | {e['snapshot_us_per_step']:.0f} us | {e['resync_us_per_step']:.0f} us |\n" for e in step_thread)
+    first, last = step_thread[0], step_thread[-1]
+    text += (f"\nAn added block costs {last['added_ns_per_block'] / first['added_ns_per_block']:.2f} times as much in steps of {last.size} as in "
+             f"steps of {first.size}.\n")
     text += HASH + "".join(
         f"| `{e.name.partition('/')[0]}` | {e.size} | {e['ns_per_block']:.0f} ns | {e['bare_sha256_ns']:.0f} ns | {e['to_bare_sha256']:.2f} |\n"
         for e in hashes)
@@ -196,6 +224,8 @@ def main():
         f"| {e.name} | {e['requests']:.0f} | {e['steps']:.0f} | {e['events']:.0f} | {e['off_ms']:.1f} ms | {e['on_ms']:.1f} ms | "
         f"{e['added_ms']:.1f} ms | {e['model_ms']:.0f} ms | {e['added_percent']:.2f} % | {e['wake_ms']:.1f} ms | {e['off_wall_ms']:.0f} ms | "
         f"{e['on_wall_ms']:.0f} ms |\n" for e in trace)
+    text += DELIVERY + "".join(
+        f"| {p} | {delivery[f'rest_{p}_us']:.0f} us | {delivery[f'disturbed_{p}_us']:.0f} us | {delivery[f'ratio_{p}']:.2f} |\n" for p in ("p50", "p99"))
     page.write_text(text + TRIED)
     print(f"{page}: {len(goals)} goals, {sum('| met |' in goal for goal in goals)} met")
 
