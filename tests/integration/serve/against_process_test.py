@@ -113,7 +113,7 @@ class Tap:
         self.changed = threading.Condition()
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
-        self.wait_for("connecting to")
+        self.wait_for("connecting")
 
     def read(self):
         for line in self.process.stdout:

@@ -483,15 +483,16 @@ TEST_CASE("tap that hears nothing ends with 3, checking or not") {
 }
 
 TEST_CASE("tap --until-idle ends though empty batches come more often") {
+  const TempDir dir;
   Source source;
   for (const bool many : {false, true}) {
     CAPTURE(many);
     std::vector<std::string> arguments{
         "tap",     "--endpoint",   source.info().endpoint + "," + *source.info().replay_endpoint,
         "--check", "--until-idle", "0.5"};
-    if (many) arguments.insert(arguments.end(), {"--endpoint", "tcp://127.0.0.1:9"});  // where nobody is
+    if (many) arguments.insert(arguments.end(), {"--endpoint", "ipc://" + (dir / "nobody")});  // where nobody is
     ChildProcess tap(KVWIRE_BINARY, arguments);
-    REQUIRE(tap.WaitFor("listening"));
+    REQUIRE(tap.WaitFor("connecting to"));
     source.PublishUntil(&tap, "BlockStored");
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     bool open = true;

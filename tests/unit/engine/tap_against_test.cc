@@ -111,11 +111,10 @@ struct Bench {
     auto client = TruthClient::Create(engine.url(), 0);
     REQUIRE(client.has_value());
     against = std::make_unique<AgainstEngine>(*std::move(client), &held);
-    shelf = held.ShelfOf(0, "GPU");
     said_shelf = said.ShelfOf(0, "GPU");
   }
   void Apply(SequenceNumber number, std::uint64_t block) {
-    held.Add(shelf, block);
+    held.Add(held.ShelfOf(0, "GPU"), block);
     against->OnApplied(number, rank);
   }
   // The engine holds these blocks as of this message.
@@ -127,7 +126,6 @@ struct Bench {
   // The stream begins anew.
   void Restart() {
     held.Clear();
-    shelf = held.ShelfOf(0, "GPU");
     against->OnRestart();
   }
   bool LookAWhile() {
@@ -147,7 +145,6 @@ struct Bench {
   FakeEngine engine;
   HeldBlocks held;
   HeldBlocks said;
-  HeldBlocks::ShelfId shelf = 0;
   HeldBlocks::ShelfId said_shelf = 0;
   std::optional<std::int64_t> rank;  // that the stream's batches name
   std::unique_ptr<AgainstEngine> against;

@@ -33,9 +33,6 @@ Hello HelloOf(SequenceNumber next, SequenceNumber oldest) {
   return hello;
 }
 
-// What the stream says without what it was refused.
-StreamStatus PlainStatus(const EventStream& stream) { return {stream.status().state, stream.status().reason}; }
-
 // A connected stream of a publisher that sent 0 to 99, keeps 90 to 99, and gives snapshots. One was asked for.
 struct LateRig : Rig {
   explicit LateRig(EventStreamOptions options = {}) : Rig(true, options) {

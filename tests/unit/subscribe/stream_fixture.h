@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "kv_events/batch.h"
+#include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/stream_sink.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/wire/encoder.h"
@@ -185,6 +186,8 @@ inline InFrames SnapshotEnd(SequenceNumber next, const DigestEntries& digest = {
   EncodeDigest(digest, &payload);
   return {{}, ToBytes(kSnapshotEndName), SequenceBytes(next), payload};
 }
+// What the stream says without what it was refused.
+inline StreamStatus PlainStatus(const EventStream& stream) { return {stream.status().state, stream.status().reason}; }
 inline InFrames EndLegacy() { return {{}, SequenceBytes(kEndOfReplay), {}}; }
 
 }  // namespace kvwire::test
