@@ -17,7 +17,7 @@ namespace kvwire {
 // send the same bytes under the same number. Bounds: the last kKept numbers.
 class AppliedPayloads {
  public:
-  static constexpr std::size_t kKept = 4096;
+  static constexpr std::size_t kKept = 16'384;
 
   struct Entry {
     SequenceNumber sequence = 0;

@@ -209,13 +209,26 @@ std::array<FrameLink*, 4> EventStream::links() const noexcept {
           hello_ ? hello_->link() : nullptr};
 }
 
+// Whether the publisher has sent, by its own word, what is no longer merely on its way.
+bool EventStream::Behind() {
+  if (!said_ || !tracker_.started() || said_->next <= tracker_.next()) {
+    behind_since_.reset();
+    return false;
+  }
+  if (!behind_since_) behind_since_ = now_;
+  return now_ - *behind_since_ >= kTailGrace || (asking_ && hello_purpose_ == HelloPurpose::kQuestion);
+}
+
 void EventStream::UpdateStatus() {
   const bool asks = asking_ || (question_due_ && !Away());
-  keeper_.Note(Resting()                                                                ? StreamFact::kResting
-               : taking_                                                                ? StreamFact::kTakingSnapshot
-               : recover_to_                                                            ? StreamFact::kReplaying
-               : asks && (interrupted_ || !tracker_.started() || (asking_ && joining_)) ? StreamFact::kAsking
-                                                                                        : StreamFact::kResting);
+  const bool behind = Behind();
+  keeper_.Note(behind ? StreamFact::kBehind : StreamFact::kCaughtUp);
+  const bool needs = interrupted_ || !tracker_.started() || (asking_ && (joining_ || behind));
+  keeper_.Note(Resting()       ? StreamFact::kResting
+               : taking_       ? StreamFact::kTakingSnapshot
+               : recover_to_   ? StreamFact::kReplaying
+               : asks && needs ? StreamFact::kAsking
+                               : StreamFact::kResting);
   StreamStatus status = keeper_.status();
   if (status.state == StreamState::kSynchronised || status.state == StreamState::kConnecting) refused_.reset();
   if (status.state == StreamState::kUnsynchronised || taking_) status.refused = refused_;
@@ -359,6 +372,7 @@ void EventStream::Apply(const StreamMessage& message) {
   ++stats_.applied;
   if (message.origin == MessageOrigin::kReplay) ++stats_.replayed;
   stats_.rejected_events += decoded->rejected_total;
+  if (!decoded->without_time) newest_ts_ = std::max(newest_ts_, decoded->batch.ts);
   sink_->OnBatch(message, *decoded);
   NoteApplied(*decoded);
   if (message.origin == MessageOrigin::kLive && HasClear(decoded->batch)) keeper_.Note(StreamFact::kAgreed);

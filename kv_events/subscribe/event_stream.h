@@ -154,6 +154,8 @@ class EventStream {
   enum class Publisher : std::uint8_t { kUnknown, kKvwire, kOther };
   enum class HelloPurpose : std::uint8_t { kQuestion, kCheck };
 
+  // What a hello says of the last messages may be on its way so long.
+  static constexpr MonotonicNanos kTailGrace = 500'000'000;
   // What a hello said of a number that is not reached yet.
   struct Tail {
     SequenceNumber next = 0;
@@ -189,6 +191,7 @@ class EventStream {
   void FlushWaiting(GapReason reason);
   void GiveUp(SequenceNumber to, GapReason reason);
   void NoteRefusal(SequenceNumber there) noexcept;
+  bool Behind();
   void UpdateStatus();
 
   // event_stream_questions.cc: connections, lives, hellos.
@@ -263,10 +266,11 @@ class EventStream {
   StateKeeper keeper_;
   StreamStatus status_;
   std::optional<ResumeRefusal> refused_;  // until what is held is all there is again
-  ShelfBound shelves_;  // of what the sink holds
+  ShelfBound shelves_;                    // of what the sink holds
 
   std::optional<Waiting> last_live_;  // to tell a repetition from a restart
   AppliedPayloads applied_;           // of this life
+  double newest_ts_ = 0;              // of the batches and chunks of this life, Unix seconds
   MonotonicNanos answered_at_ = 0;    // the latest answer that moved the next number
   std::string topic_;                 // the latest
   bool topic_unknown_ = false;        // and the sink knows
@@ -302,7 +306,8 @@ class EventStream {
   std::optional<MonotonicNanos> next_check_;
   MonotonicNanos check_pause_ = 0;
   MonotonicNanos checked_at_ = 0;
-  MonotonicNanos heard_at_ = 0;  // the last live message, or the connection
+  MonotonicNanos heard_at_ = 0;                 // the last live message, or the connection
+  std::optional<MonotonicNanos> behind_since_;  // what was said to be sent has not come
   std::optional<Tail> tail_;
   std::optional<DigestAt> digest_due_;
 

@@ -12,8 +12,6 @@ namespace kvwire {
 
 namespace {
 
-// What a hello says of the last messages may be on its way.
-constexpr MonotonicNanos kTailGrace = 500'000'000;
 constexpr MonotonicNanos kLongestCheckPause = 60'000'000'000;
 constexpr int kSilentHeartbeats = 3;
 // A publisher that is known to answer hellos and does not answer this one is asked so often on a new connection before
@@ -171,6 +169,7 @@ void EventStream::BeginLife() {
   last_live_.reset();
   refused_.reset();
   applied_.Clear();
+  newest_ts_ = 0;
   tracker_.Reset();
   shelves_.Clear();
   said_.reset();

@@ -110,6 +110,7 @@ void EventStream::PlacePiece() {
   if (piece.end) {
     EndSnapshot(piece);
   } else {
+    if (!piece.blocks.without_time) newest_ts_ = std::max(newest_ts_, piece.blocks.batch.ts);
     sink_->OnSnapshotChunk(piece.number, piece.blocks);
   }
 }

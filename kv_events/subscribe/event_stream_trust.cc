@@ -10,6 +10,8 @@ namespace {
 
 // What an answer went past may still be on its way.
 constexpr MonotonicNanos kAnswerGrace = 10'000'000'000;
+// Clocks are set, by a little.
+constexpr double kClockSlack = 1.0;
 constexpr MonotonicNanos kProofPause = 1'000'000'000;
 
 }  // namespace
@@ -19,7 +21,8 @@ std::string_view ToString(Contradiction contradiction) noexcept {
     case Contradiction::kLiveDiffers:
       return "came live with another content than it has in an answer: the replay address may be another publisher's";
     case Contradiction::kLiveBehind:
-      return "came live long after an answer went past it: the replay address may be another publisher's";
+      return "came live, and was made after what an answer has behind it: the replay address may be another "
+             "publisher's";
     case Contradiction::kNumbersBack:
       return "is to come next by the publisher's word, and what was received is past it";
   }
@@ -33,8 +36,11 @@ std::optional<Contradiction> EventStream::Contradicted(const Waiting& message) c
     if (*content == AppliedPayloads::ContentOf(message.frames[2])) return std::nullopt;
     return Contradiction::kLiveDiffers;
   }
-  if (now_ - answered_at_ < kAnswerGrace) return std::nullopt;
-  return Contradiction::kLiveBehind;
+  // Nobody publishes a number after a higher one. Without times only how long ago the answer was can tell.
+  const auto decoded = DecodeBatch(message.frames[2], decode_);
+  const bool timed = decoded && !decoded->without_time && newest_ts_ > 0;
+  const bool late = timed ? decoded->batch.ts > newest_ts_ + kClockSlack : now_ - answered_at_ >= kAnswerGrace;
+  return late ? std::optional(Contradiction::kLiveBehind) : std::nullopt;
 }
 
 // What is held is nobody's state: the stream begins anew, and stays in doubt until live messages and answers agree.

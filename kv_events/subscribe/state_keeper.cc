@@ -37,6 +37,12 @@ void StateKeeper::Note(StreamFact fact) noexcept {
     case StreamFact::kAnswered:
       unanswered_ = false;
       return;
+    case StreamFact::kBehind:
+      behind_ = true;
+      return;
+    case StreamFact::kCaughtUp:
+      behind_ = false;
+      return;
     case StreamFact::kNewLife:
       held_ = Held::kNothing;
       life_in_doubt_ = unreadable_ = numbers_back_ = false;
@@ -126,6 +132,7 @@ StreamStatus StateKeeper::status() const noexcept {
   if (life_in_doubt_) return {StreamState::kSuspect, "nobody said whether the publisher is still the same"};
   if (silent_) return {StreamState::kSuspect, "no heartbeat for three intervals"};
   if (unanswered_) return {StreamState::kSuspect, "the publisher no longer answers"};
+  if (behind_) return {StreamState::kSuspect, "the publisher has sent messages that did not come"};
   if (unreadable_) return {StreamState::kSuspect, "an event or a message could not be read"};
   return {StreamState::kSynchronised, "every number was applied"};
 }

@@ -19,6 +19,8 @@ enum class StreamFact : std::uint8_t {
   kUnanswered,    // a publisher that answered a hello does not answer the next one
   kHeard,         // a message came live
   kAnswered,      // a hello was answered
+  kBehind,        // the publisher has sent what did not come for some time
+  kCaughtUp,      // it came
   // Lives.
   kNewLife,      // another publisher, or nobody knows whose: what was applied is void
   kLifeInDoubt,  // the connection ended: what comes next may be of another life
@@ -77,6 +79,7 @@ class StateKeeper {
   bool numbers_back_ = false;
   bool silent_ = false;
   bool unanswered_ = false;
+  bool behind_ = false;
   bool life_in_doubt_ = false;
   bool unreadable_ = false;
 };

@@ -151,6 +151,28 @@ TEST_CASE("C14: a restart that no connection shows is seen by the next check") {
   CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
 }
 
+TEST_CASE("C12: what the publisher has sent by its own word and did not come is not synchronised") {
+  KnownRig rig(3);
+  CHECK(rig.Reconnect(HelloOf(6)) == Lines{});
+  CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(3)}});
+  CHECK(rig.status() == StreamStatus{StreamState::kRecovering, "the publisher is asked what was missed"});
+  SUBCASE("the replay brings it") {
+    rig.Answer({ReplayWithTopic(3), ReplayWithTopic(4)});
+    CHECK(rig.Work() == Lines{"replay 3", "replay 4"});
+    CHECK(rig.status().state == StreamState::kRecovering);
+    rig.Answer({ReplayWithTopic(5), EndWithTopic()});
+    CHECK(rig.Work() == Lines{"replay 5", "confirmed"});
+  }
+  SUBCASE("nobody answers, and it comes live") {
+    Lines said;
+    for (int i = 1; i <= 30 && said.empty(); ++i) said = rig.Work(i * kSecond);
+    CHECK(said == Lines{"unconfirmed"});
+    CHECK(rig.status() == StreamStatus{StreamState::kSuspect, "the publisher has sent messages that did not come"});
+    CHECK(rig.See({Live(3), Live(4), Live(5)}, 31 * kSecond) == Lines{"live 3", "live 4", "live 5"});
+  }
+  CHECK(rig.status() == kSynchronised);
+}
+
 TEST_CASE("C12: a lost tail shows at the next check, and is replayed") {
   KnownRig rig(3);
   rig.hello = HelloOf(5);

@@ -2,6 +2,7 @@
 // EventStream and answers that cannot be true: busy publishers, another publisher's replay, numbers that go back, and
 // what is asked again and again.
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -68,7 +69,7 @@ TEST_CASE("a back-off begins with nothing, doubles up to its longest, and is ove
   CHECK(back_off.Next(126) == 0);
 }
 
-TEST_CASE("applied payloads are known for the last 4,096 numbers") {
+TEST_CASE("applied payloads are known for the last 16,384 numbers") {
   AppliedPayloads applied;
   CHECK_FALSE(applied.last());
   for (SequenceNumber i = 0; i <= AppliedPayloads::kKept; ++i) applied.Note(2 * i, Payload(i));
@@ -233,15 +234,33 @@ TEST_CASE(
   CHECK(rig.Work(2 * kSecond) == Lines{"replay 0", "confirmed"});
 }
 
-TEST_CASE("C8: a live number that a snapshot is past may be on its way for ten seconds") {
+// A live message that was made at this time.
+InFrames LiveMadeAt(SequenceNumber number, double ts) {
+  KVEventBatch batch = OneBlock(1 + number);
+  batch.ts = ts;
+  return {ToBytes("kv"), SequenceBytes(number), Encode(batch)};
+}
+
+TEST_CASE("C8: a live number that a snapshot is past may be on its way for long, and was not made after it") {
   EventStreamOptions options;
   options.check_interval = 0;
   SnapshotRig rig(1000, options);
   CHECK(rig.stream->status() == kSynchronised);
-  CHECK(rig.See({Live(10)}, 10 * kSecond - 1) == Lines{});
-  rig.Work(10 * kSecond - 1);
-  CHECK(rig.See({Live(11)}, 10 * kSecond) == Lines{"contradiction 11 behind", "forgotten"});
+  CHECK(rig.See({Live(10), Live(11)}, 600 * kSecond) == Lines{});
+  CHECK(rig.See({LiveMadeAt(12, 2.5)}, 600 * kSecond) == Lines{});
+  CHECK(rig.stream->status() == kSynchronised);
+  CHECK(rig.See({LiveMadeAt(13, 2.6)}, 600 * kSecond) == Lines{"contradiction 13 behind", "forgotten"});
   CHECK(PlainStatus(*rig.stream) == kDiffer);
+}
+
+TEST_CASE("C8: of a live number without a time, only how late it comes can tell") {
+  EventStreamOptions options;
+  options.check_interval = 0;
+  SnapshotRig rig(1000, options);
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  CHECK(rig.See({LiveMadeAt(10, none)}, 10 * kSecond - 1) == Lines{});
+  rig.Work(10 * kSecond - 1);
+  CHECK(rig.See({LiveMadeAt(11, none)}, 10 * kSecond) == Lines{"contradiction 11 behind", "forgotten"});
 }
 
 TEST_CASE("C8: a hello of the same life below what was passed when it was asked makes the stream begin anew") {

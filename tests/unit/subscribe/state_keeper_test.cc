@@ -71,6 +71,8 @@ TEST_CASE("C9, C12, C14, C19, J5: the state of a stream and its reason, by what 
       {{F::kFirstNumber, F::kUnanswered}, StreamState::kSuspect, "the publisher no longer answers"},
       {{F::kFirstNumber, F::kUnanswered, F::kHeard}, StreamState::kSuspect, "the publisher no longer answers"},
       {{F::kFirstNumber, F::kUnanswered, F::kAnswered}, StreamState::kSynchronised, kWhole},
+      {{F::kFirstNumber, F::kBehind}, StreamState::kSuspect, "the publisher has sent messages that did not come"},
+      {{F::kFirstNumber, F::kBehind, F::kCaughtUp}, StreamState::kSynchronised, kWhole},
       {{F::kFirstNumber, F::kUnreadable}, StreamState::kSuspect, kUnread},
       {{F::kUnreadable, F::kFirstNumber}, StreamState::kSuspect, kUnread},
       {{F::kFirstNumber, F::kUnreadable, F::kSameLife}, StreamState::kSuspect, kUnread},
