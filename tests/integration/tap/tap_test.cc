@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -564,10 +565,15 @@ TEST_CASE("tap and top end when they are told to, and not with success, though n
     CAPTURE(form);
     const TempDir own;
     Unread command(own, fmt::format("{} --endpoint {}", form, source.info().endpoint));
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (command.bytes() <= 4096 && std::chrono::steady_clock::now() < end) {
+    // Until nothing more goes into the pipe, though there is more to say.
+    using SteadyClock = std::chrono::steady_clock;
+    const auto end = SteadyClock::now() + std::chrono::seconds(30);
+    auto grown = SteadyClock::now();
+    int bytes = 0;
+    while (SteadyClock::now() < end && (bytes <= 4096 || SteadyClock::now() - grown < std::chrono::seconds(1))) {
       source.PublishChain(source.next() * 10 + 1, 5);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (std::exchange(bytes, command.bytes()) != bytes) grown = SteadyClock::now();
     }
     CHECK(command.bytes() > 4096);
     CHECK(command.Stop() == "ended 4\n");
