@@ -358,8 +358,8 @@ TEST_CASE("J6: a forked child that uses its parent's publisher is told so, and t
     publisher.Close();
     verdict->Expect(subscriber->TrySend({}) == SendResult::kFailed);
     verdict->Expect(!subscriber->TryReceive().has_value());
-    const auto link = ZmqLink::Connect(bench->context, LinkKind::kSub,
-                                       *Endpoint::Parse("inproc://nobody", "endpoint"), LinkOptions());
+    const auto link = ZmqLink::Connect(bench->context, LinkKind::kSub, *Endpoint::Parse("inproc://nobody", "endpoint"),
+                                       LinkOptions());
     verdict->Expect(!link && link.error().message.find("used after fork") != std::string::npos);
     bench.reset();
   });
