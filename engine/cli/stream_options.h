@@ -21,7 +21,7 @@ struct StreamOptions {
   std::string replay_endpoint;
   std::string topic;
   std::string file;
-  std::int64_t dp_size = 1;  // ranks of each instance that does not say how many it has
+  std::int64_t dp_size = 1;   // ranks of each instance that does not say how many it has
   double dns_interval = 30;   // seconds, as the next
   double link_heartbeat = 5;  // 0: none
 
