@@ -391,9 +391,11 @@ TEST_CASE("J6: a forked child that uses its parent's streams is told so, joins n
     verdict->Expect(!set->Remove("engine").has_value() && set->RemoveAll().empty());
     set->Confirm();
     set.reset();
+#ifndef __SANITIZE_THREAD__  // it ends a child of several threads that starts one
     StreamSet own{StreamSet::Options()};
     verdict->Expect(own.Add(address).has_value());
     verdict->Expect(Eventually([&] { return own.Snapshot().front().next == 10; }));
+#endif
   });
   CHECK(failed == 0);
   PublishMany(&bench, 10);
