@@ -83,10 +83,10 @@ struct SnapshotTaking {
 // last one received, and for its digest; one that differs from the sink's is followed by a snapshot.
 //
 // A live message below the next number repeats what was applied. If its payload is another one, or if it is not known
-// and no answer went past it lately, live link and replay link are not of one publisher: the stream begins anew, and is
-// not synchronised before a replay brings the bytes that came live. A hello of the same life whose next number was
-// passed before it was asked for makes it begin anew, too. Beginnings in quick succession are followed by a rest, in
-// which live messages are dropped.
+// and was made after what is held (without times: no answer went past it lately), live link and replay link are not of
+// one publisher: the stream begins anew, and is not synchronised before a replay brings the bytes that came live. A
+// hello of the same life whose next number was passed before it was asked for makes it begin anew, too. Beginnings in
+// quick succession are followed by a rest, in which live messages are dropped.
 //
 // A subscription chooses among live messages, a replay brings what the publisher has: options.topic leaves out there
 // what the subscription leaves out here. Numbers of other topics are done, not missing.

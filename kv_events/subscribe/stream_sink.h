@@ -61,7 +61,7 @@ std::string_view ToString(Continuity continuity) noexcept;
 // How what comes live and what the publisher answers cannot both be true.
 enum class Contradiction : std::uint8_t {
   kLiveDiffers,  // a live message has another content than an answer gave its number
-  kLiveBehind,   // a live message comes long after an answer said that its number is past
+  kLiveBehind,   // a live message was made after what an answer has behind its number (without times: comes 10 s later)
   kNumbersBack,  // a hello of the same life names a next number that was passed before the question
 };
 

@@ -21,6 +21,7 @@
 #include "tests/bench/paired_engines.h"
 #include "tests/bench/rounds.h"
 #include "tests/support/engine_traffic.h"
+#include "tests/support/forwarding_publisher.h"
 #include "tests/support/stream_support.h"
 
 namespace kvwire::test {
@@ -42,30 +43,18 @@ struct Moments {
 };
 
 // Notes when Publish is called. For a publisher without heartbeats whose first number is 0.
-class TimedPublisher final : public EventPublisher {
+class TimedPublisher final : public test::ForwardingPublisher {
  public:
-  TimedPublisher(EventPublisher* publisher, Moments* moments) : publisher_(publisher), moments_(moments) {}
+  TimedPublisher(EventPublisher* publisher, Moments* moments) : ForwardingPublisher(publisher), moments_(moments) {}
 
   std::size_t next() const noexcept { return next_; }
 
   PublishResult Publish(KVEventBatch&& batch) noexcept override {
     moments_->published[std::min(next_++, kMaxNumbers - 1)] = NowNanos();
-    return publisher_->Publish(std::move(batch));
+    return ForwardingPublisher::Publish(std::move(batch));
   }
-  PublishResult PublishChunk(StateChunk&& chunk) noexcept override {
-    return publisher_->PublishChunk(std::move(chunk));
-  }
-  KVEventBatch TakeSpare() noexcept override { return publisher_->TakeSpare(); }
-  bool HasRoom() const noexcept override { return publisher_->HasRoom(); }
-  StateWants state_wants() const noexcept override { return publisher_->state_wants(); }
-  bool resyncs_after_loss() const noexcept override { return publisher_->resyncs_after_loss(); }
-  void Wake() noexcept override { publisher_->Wake(); }
-  using EventPublisher::Close;
-  void Close(std::chrono::milliseconds deadline) noexcept override { publisher_->Close(deadline); }
-  PublisherStats stats() const noexcept override { return publisher_->stats(); }
 
  private:
-  EventPublisher* const publisher_;
   Moments* const moments_;
   std::size_t next_ = 0;
 };

@@ -19,6 +19,7 @@
 #include "kv_events/subscribe/watched_stream.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/zmq_link.h"
+#include "tests/support/forwarding_publisher.h"
 
 namespace kvwire::test {
 
@@ -49,31 +50,22 @@ class DigestLog {
 };
 
 // Notes the digest of each batch before it is passed on. For a publisher without heartbeats whose first number is 0.
-class NotingPublisher final : public EventPublisher {
+class NotingPublisher final : public ForwardingPublisher {
  public:
-  NotingPublisher(EventPublisher* publisher, DigestLog* log) : publisher_(publisher), log_(log) {}
+  NotingPublisher(EventPublisher* publisher, DigestLog* log) : ForwardingPublisher(publisher), log_(log) {}
 
   PublishResult Publish(KVEventBatch&& batch) noexcept override {
     log_->Append(batch.digest.entries());
-    return publisher_->Publish(std::move(batch));
+    return ForwardingPublisher::Publish(std::move(batch));
   }
   PublishResult PublishChunk(StateChunk&& chunk) noexcept override {
     ++chunks_;
-    return publisher_->PublishChunk(std::move(chunk));
+    return ForwardingPublisher::PublishChunk(std::move(chunk));
   }
-  KVEventBatch TakeSpare() noexcept override { return publisher_->TakeSpare(); }
-  bool HasRoom() const noexcept override { return publisher_->HasRoom(); }
-  StateWants state_wants() const noexcept override { return publisher_->state_wants(); }
-  bool resyncs_after_loss() const noexcept override { return publisher_->resyncs_after_loss(); }
-  void Wake() noexcept override { publisher_->Wake(); }
-  using EventPublisher::Close;
-  void Close(std::chrono::milliseconds deadline) noexcept override { publisher_->Close(deadline); }
-  PublisherStats stats() const noexcept override { return publisher_->stats(); }
 
   std::uint64_t chunks() const noexcept { return chunks_; }  // calls of PublishChunk
 
  private:
-  EventPublisher* const publisher_;
   DigestLog* const log_;
   std::uint64_t chunks_ = 0;
 };

@@ -12,14 +12,6 @@
 namespace kvwire::test {
 namespace {
 
-Hello HelloOf(SequenceNumber next, std::uint64_t epoch = 7) {
-  Hello hello;
-  hello.epoch = epoch;
-  hello.next = next;
-  if (next > 0) hello.oldest = 0;
-  return hello;
-}
-
 const DigestEntries kOneBlock{{0, "GPU", 1, 42}};
 const DigestEntries kTwoBlocks{{0, "GPU", 2, 99}};
 

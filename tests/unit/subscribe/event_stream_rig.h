@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -106,5 +107,14 @@ struct WatchedRig : Rig {
   void Connect() { ++live->peers.connected; }
   void Disconnect() { ++live->peers.disconnected; }
 };
+
+// Of a publisher whose numbers begin with 0 and that keeps them all.
+inline Hello HelloOf(SequenceNumber next, std::uint64_t epoch = 7) {
+  Hello hello;
+  hello.epoch = epoch;
+  hello.next = next;
+  if (next > 0) hello.oldest = 0;
+  return hello;
+}
 
 }  // namespace kvwire::test

@@ -21,14 +21,6 @@ const StreamStatus kSynchronised{StreamState::kSynchronised, "every number was a
 const StreamStatus kDiffer{StreamState::kUnsynchronised,
                            "live messages and answers differ: the replay address may be another publisher's"};
 
-Hello HelloOf(SequenceNumber next, std::uint64_t epoch = 7) {
-  Hello hello;
-  hello.epoch = epoch;
-  hello.next = next;
-  if (next > 0) hello.oldest = 0;
-  return hello;
-}
-
 // A connected stream of a publisher that says who it is, with messages 0 to `count` - 1 applied.
 struct KnownRig : Rig {
   explicit KnownRig(SequenceNumber count) {
