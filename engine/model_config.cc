@@ -15,7 +15,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "engine/text_file.h"
+#include "kv_events/text_file.h"
 #include "kv_events/escape_text.h"
 
 namespace kvwire::engine {

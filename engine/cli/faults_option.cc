@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/text_file.h"
+#include "kv_events/text_file.h"
 
 namespace kvwire::engine {
 

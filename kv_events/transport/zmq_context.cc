@@ -8,6 +8,9 @@
 
 namespace kvwire {
 
+// Before it a client could write over the memory of a CURVE server (CVE-2019-13132).
+static_assert(ZMQ_VERSION >= ZMQ_MAKE_VERSION(4, 3, 2), "libzmq is too old");
+
 namespace {
 
 // A publisher takes six, its monitors included; the default of 1023 would end at 170 ranks. A context takes 12 bytes
@@ -51,8 +54,22 @@ std::shared_ptr<ZmqContext> ZmqContext::Shared() {
   return context;
 }
 
+Result<ZapServer*> ZmqContext::Doorkeeper() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!doorkeeper_) {
+    Result<std::unique_ptr<ZapServer>> started = ZapServer::Start(handle_);
+    if (!started) return tl::unexpected(started.error());
+    doorkeeper_ = *std::move(started);
+  }
+  return doorkeeper_.get();
+}
+
 ZmqContext::~ZmqContext() {
-  if (forked()) return;
+  if (forked()) {
+    doorkeeper_.release();  // its thread and its socket are the parent's
+    return;
+  }
+  doorkeeper_.reset();
   // A signal may interrupt the wait.
   while (handle_ != nullptr && zmq_ctx_term(handle_) != 0 && errno == EINTR) {
   }

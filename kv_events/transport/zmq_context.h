@@ -3,8 +3,11 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 
+#include "kv_events/error.h"
 #include "kv_events/fork_guard.h"
+#include "kv_events/transport/zap_server.h"
 
 namespace kvwire {
 
@@ -25,6 +28,9 @@ class ZmqContext {
 
   void* handle() const noexcept { return handle_; }
 
+  // Who answers which clients may connect; made on first use. It lives as long as the context.
+  Result<ZapServer*> Doorkeeper();
+
   // Whether it is the parent's of this process.
   bool forked() const noexcept { return fork_.forked(); }
 
@@ -38,6 +44,8 @@ class ZmqContext {
   void* const handle_;
   const ForkGuard fork_;
   std::atomic<bool> running_{false};
+  std::mutex mutex_;  // guards the next
+  std::unique_ptr<ZapServer> doorkeeper_;
 };
 
 }  // namespace kvwire

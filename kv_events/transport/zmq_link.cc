@@ -84,6 +84,16 @@ bool SetHeartbeat(void* socket, std::chrono::milliseconds interval) noexcept {
          SetOption(socket, ZMQ_HEARTBEAT_TTL, life);
 }
 
+bool SetText(void* socket, int option, const std::string& text) noexcept {
+  return zmq_setsockopt(socket, option, text.data(), text.size()) == 0;
+}
+
+bool SetCurveClient(void* socket, const CurveClient& client) noexcept {
+  return SetText(socket, ZMQ_CURVE_SERVERKEY, client.server_key + '\0') &&
+         SetText(socket, ZMQ_CURVE_PUBLICKEY, client.keys.public_key + '\0') &&
+         SetText(socket, ZMQ_CURVE_SECRETKEY, client.keys.secret_key + '\0');
+}
+
 tl::unexpected<Error> Explain(std::string_view act, LinkKind kind, const std::string& endpoint, int reason) {
   ErrorCode code = ErrorCode::kUnavailable;
   if (reason == EADDRINUSE) code = ErrorCode::kAddressInUse;
@@ -235,6 +245,9 @@ ZmqLink::ZmqLink(std::shared_ptr<ZmqContext> context, void* socket, LinkKind kin
 ZmqLink::~ZmqLink() {
   if (forked()) return;
   monitor_->reset();
+  if (!zap_domain_.empty()) {
+    if (const auto doorkeeper = context_->Doorkeeper()) (*doorkeeper)->Remove(zap_domain_);
+  }
   const bool inproc = endpoint_.starts_with("inproc://");
   if (bound_ && inproc) zmq_unbind(socket_, endpoint_.c_str());
   if (file_) file_->Remove();
@@ -273,6 +286,19 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
   return done;
 }
 
+Status ZmqLink::CloseToStrangers(const CurveServer& server) {
+  const Result<ZapServer*> doorkeeper = context_->Doorkeeper();
+  if (!doorkeeper) return tl::unexpected(doorkeeper.error());
+  zap_domain_ = (*doorkeeper)->Add(server.clients);
+  constexpr int kServer = 1;
+  if (SetOption(socket_, ZMQ_CURVE_SERVER, kServer) &&
+      SetText(socket_, ZMQ_CURVE_SECRETKEY, server.secret_key + '\0') &&
+      SetText(socket_, ZMQ_ZAP_DOMAIN, zap_domain_)) {
+    return {};
+  }
+  return Explain("set the CURVE keys of", kind_, "as a server", zmq_errno());
+}
+
 Result<std::unique_ptr<ZmqLink>> ZmqLink::Open(std::shared_ptr<ZmqContext> context, LinkKind kind,
                                                const Endpoint& endpoint, const LinkOptions& options) {
   if (context->forked()) {
@@ -295,6 +321,12 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Open(std::shared_ptr<ZmqContext> conte
   context->SetRunning();
   std::unique_ptr<ZmqLink> link(new ZmqLink(std::move(context), socket, kind, options));
   if (!link->Configure(endpoint, options)) return Explain("configure", kind, endpoint.ToString(), zmq_errno());
+  if (options.curve_server) {
+    if (Status closed = link->CloseToStrangers(*options.curve_server); !closed) return tl::unexpected(closed.error());
+  }
+  if (options.curve_client && !SetCurveClient(socket, *options.curve_client)) {
+    return Explain("set the CURVE keys of", kind, endpoint.ToString(), zmq_errno());
+  }
   if (options.watch_peers) *link->monitor_ = std::make_unique<Monitor>(*link->context_, socket);
   return link;
 }

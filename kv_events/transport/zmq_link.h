@@ -11,6 +11,7 @@
 
 #include "kv_events/error.h"
 #include "kv_events/fork_guard.h"
+#include "kv_events/transport/curve_keys.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/frame_link.h"
 #include "kv_events/transport/socket_file.h"
@@ -34,6 +35,9 @@ struct LinkOptions {
   // most; a link whose reader is so far behind that it takes nothing off the network counts as dead, too. 0: never
   // asks.
   std::chrono::milliseconds heartbeat{0};
+  // tcp and ipc only; of the two the first is for an address that is bound, the second for one that is connected to.
+  std::shared_ptr<const CurveServer> curve_server;
+  std::shared_ptr<const CurveClient> curve_client;
 };
 
 // What a subscriber that watches its peers asks for.
@@ -83,6 +87,7 @@ class ZmqLink final : public FrameLink {
   static Result<std::unique_ptr<ZmqLink>> Open(std::shared_ptr<ZmqContext> context, LinkKind kind,
                                                const Endpoint& endpoint, const LinkOptions& options);
   bool Configure(const Endpoint& endpoint, const LinkOptions& options) noexcept;
+  Status CloseToStrangers(const CurveServer& server);
 
   const ForkGuard fork_;
   const std::shared_ptr<ZmqContext> context_;
@@ -93,6 +98,7 @@ class ZmqLink final : public FrameLink {
   bool bound_ = false;
   std::optional<SocketFile> file_;  // that binding made
   Unforked<std::unique_ptr<Monitor>> monitor_;
+  std::string zap_domain_;  // whose clients may connect
 };
 
 // Wakes a thread that sleeps in WaitForInput. An eventfd.

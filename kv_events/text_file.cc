@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/text_file.h"
+#include "kv_events/text_file.h"
 
 #include <cerrno>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 #include "kv_events/escape_text.h"
 
-namespace kvwire::engine {
+namespace kvwire {
 
 Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes) {
   errno = 0;
@@ -28,4 +28,4 @@ Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes)
   return text;
 }
 
-}  // namespace kvwire::engine
+}  // namespace kvwire

@@ -6,10 +6,10 @@
 
 #include "kv_events/error.h"
 
-namespace kvwire::engine {
+namespace kvwire {
 
 // All of a file.
 // Errors: name the file; kUnavailable why it cannot be read, kInvalidArgument when it has more than max_bytes.
 Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes);
 
-}  // namespace kvwire::engine
+}  // namespace kvwire
