@@ -46,8 +46,7 @@ constexpr Choice<Overflow> kOverflows[] = {{"resync", Overflow::kResync}, {"drop
 constexpr Choice<SnapshotForm> kSnapshots[] = {
     {"kvwire", SnapshotForm::kKvwire}, {"xllm", SnapshotForm::kXllm}, {"off", SnapshotForm::kOff}};
 
-// Reserved for later versions: refused as such, not as misspelt.
-constexpr std::string_view kLaterKeys[] = {"token_ids", "curve"};
+constexpr Choice<TokenIds> kTokenIds[] = {{"full", TokenIds::kFull}, {"omit", TokenIds::kOmit}};
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
@@ -419,14 +418,26 @@ Status ReadMediumNames(const Json& object, KVEventsConfig::Extensions* extension
   return {};
 }
 
+Status ReadCurve(const Json& object, CurveConfig* curve) {
+  ObjectReader reader(object, "kvwire.curve.");
+  constexpr std::string_view kPath = "the path of a file";
+  reader.String("secret_key_file", &curve->secret_key_file, kPath);
+  reader.String("allowed_keys_file", &curve->allowed_keys_file, kPath);
+  reader.Bool("allow_any", &curve->allow_any);
+  reader.String("server_key_file", &curve->server_key_file, kPath);
+  if (Status read = reader.Finish(); !read) return read;
+  if (!curve->enabled()) {
+    return Invalid("kvwire.curve.secret_key_file: Input should be the path of a file with the publisher's keys");
+  }
+  if (curve->allow_any && !curve->allowed_keys_file.empty()) {
+    return Invalid(fmt::format("kvwire.curve: allow_any is true, and allowed_keys_file is {}; allowed: one of them",
+                               Shown(curve->allowed_keys_file)));
+  }
+  return {};
+}
+
 // The profile first, wherever it stands: explicit keys win over it.
 Status ReadExtensions(const Json& object, KVEventsConfig::Extensions* extensions) {
-  for (const std::string_view key : kLaterKeys) {
-    if (object.contains(key)) {
-      return MakeError(ErrorCode::kUnsupported,
-                       fmt::format("kv-events-config: kvwire.{} is not available in this version", key));
-    }
-  }
   ObjectReader reader(object, "kvwire.");
   std::string profile = extensions->profile;
   reader.String("profile", &profile, "one of " + ProfileNames());
@@ -448,6 +459,11 @@ Status ReadExtensions(const Json& object, KVEventsConfig::Extensions* extensions
   reader.WholeOrZero("heartbeat_interval_ms", kMinHeartbeatMs, kMaxHeartbeatMs, &extensions->heartbeat_interval_ms);
   reader.Whole("restart_guard_s", 0, kMaxRestartGuardS, &extensions->restart_guard_s);
   reader.Choose("snapshot", kSnapshots, &extensions->snapshot);
+  reader.Choose("token_ids", kTokenIds, &extensions->token_ids);
+  const Json& curve = reader.Object("curve");
+  if (object.contains("curve") && curve.is_object()) {
+    if (const Status read = ReadCurve(curve, &extensions->curve); !read) reader.Fail(read.error());
+  }
   return reader.Finish();
 }
 
@@ -533,6 +549,14 @@ std::string KVEventsConfig::ToJson() const {
   extensions["heartbeat_interval_ms"] = kvwire.heartbeat_interval_ms;
   extensions["restart_guard_s"] = kvwire.restart_guard_s;
   extensions["snapshot"] = NameOf(kSnapshots, kvwire.snapshot);
+  extensions["token_ids"] = NameOf(kTokenIds, kvwire.token_ids);
+  if (kvwire.curve.enabled()) {
+    nlohmann::ordered_json& curve = extensions["curve"];
+    curve["secret_key_file"] = kvwire.curve.secret_key_file;
+    if (!kvwire.curve.allowed_keys_file.empty()) curve["allowed_keys_file"] = kvwire.curve.allowed_keys_file;
+    if (kvwire.curve.allow_any) curve["allow_any"] = true;
+    if (!kvwire.curve.server_key_file.empty()) curve["server_key_file"] = kvwire.curve.server_key_file;
+  }
   return object.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

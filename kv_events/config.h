@@ -41,6 +41,10 @@ enum class Removals : std::uint8_t { kExact, kPerCopy };
 // with AllBlocksCleared, if the host knows its state. kDrop: the gap is all.
 enum class Overflow : std::uint8_t { kResync, kDrop };
 
+// Whether stored events carry the tokens of their blocks, or an empty list: who reads the stream then cannot read
+// prompts in it.
+enum class TokenIds : std::uint8_t { kFull, kOmit };
+
 // How a state is given out over the replay endpoint. kKvwire: to who asks for it by name. kXllm: every replay request
 // is answered by the whole state in one message. kOff: never.
 enum class SnapshotForm : std::uint8_t { kKvwire, kXllm, kOff };
@@ -48,6 +52,17 @@ enum class SnapshotForm : std::uint8_t { kKvwire, kXllm, kOff };
 inline constexpr std::int64_t kMinHeartbeatMs = 10;
 inline constexpr std::int64_t kMaxHeartbeatMs = 3'600'000;
 inline constexpr std::int64_t kMaxRestartGuardS = 3600;
+
+// Closing the sockets to strangers with ZeroMQ's CURVE. Keys stand in files, never in a configuration.
+struct CurveConfig {
+  std::string secret_key_file;    // the publisher's; empty: sockets are open
+  std::string allowed_keys_file;  // who may connect to sockets that bind; or
+  bool allow_any = false;         // whoever knows the publisher's public key
+  std::string server_key_file;    // public key of the subscriber that binds, for a publisher that connects
+
+  bool enabled() const noexcept { return !secret_key_file.empty(); }
+  friend bool operator==(const CurveConfig&, const CurveConfig&) = default;
+};
 
 // What --kv-events-config says. vLLM's keys and defaults; what vLLM does not know is in the object "kvwire" inside.
 //
@@ -87,6 +102,8 @@ struct KVEventsConfig {
     std::int64_t heartbeat_interval_ms = 0;  // 0: none; else kMinHeartbeatMs to kMaxHeartbeatMs
     std::int64_t restart_guard_s = 60;       // 0: none; at most kMaxRestartGuardS
     SnapshotForm snapshot = SnapshotForm::kKvwire;
+    TokenIds token_ids = TokenIds::kFull;
+    CurveConfig curve;
 
     friend bool operator==(const Extensions&, const Extensions&) = default;
   };

@@ -2,6 +2,7 @@
 #include "kv_events/wire/encoder.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <variant>
@@ -56,7 +57,7 @@ class EventWriter {
 
   // Upper bounds of what Write() stores for the same event, slack included.
   std::size_t Bound(const BlockStored& event) const {
-    std::size_t bytes = kEventOverhead + HashesBound(event.block_hashes.size() + 1) + 5 * event.token_ids.size() +
+    std::size_t bytes = kEventOverhead + HashesBound(event.block_hashes.size() + 1) + 5 * Tokens(event).size() +
                         MediumBound(event.medium) + TextBound(event.lora_name) + TextBound(event.kv_cache_spec_kind) +
                         TextBound(event.locality) + TextBound(event.ownership) + TextBound(event.session_id);
     if (!event.extra_keys.absent) bytes += MsgpackWriter::kMaxHead * event.block_hashes.size();
@@ -96,6 +97,10 @@ class EventWriter {
   }
 
  private:
+  std::span<const TokenId> Tokens(const BlockStored& event) const {
+    return switches_.token_ids == TokenIds::kFull ? event.token_ids : std::span<const TokenId>();
+  }
+
   void WriteMap(const BlockStored& event) {
     out_.Map(8u + static_cast<unsigned>(!event.extra_keys.absent) + static_cast<unsigned>(event.group_idx.has_value()) +
              static_cast<unsigned>(event.kv_cache_spec_kind.has_value()) +
@@ -109,7 +114,7 @@ class EventWriter {
     out_.Str("parent_block_hash");
     Parent(event.parent_block_hash);
     out_.Str("token_ids");
-    out_.Tokens(event.token_ids);
+    out_.Tokens(Tokens(event));
     out_.Str("block_size");
     out_.Uint(event.block_size);
     out_.Str("lora_id");
@@ -136,7 +141,7 @@ class EventWriter {
     out_.Str("BlockStored");
     Hashes(event.block_hashes);
     Parent(event.parent_block_hash);
-    out_.Tokens(event.token_ids);
+    out_.Tokens(Tokens(event));
     out_.Uint(event.block_size);
     LoraId(event.lora_id);
     Medium(event.medium);

@@ -233,7 +233,8 @@ TEST_CASE("Every switch of the kvwire object is read") {
   const KVEventsConfig::Extensions read = Parsed(R"({"kvwire": {"event_format": "array", "array_tail": "legacy",
       "hash_form": "first_i64", "wide_hashes": "always", "replay_layout": "legacy", "first_seq": 1, "mode": "connect",
       "medium_names": {"GPU": "gpu", "CPU": "cpu", "DISK": "ssd", "STORAGE": "disk"}, "removals": "per_copy", "overflow": "drop",
-      "queue_bytes": 10, "buffer_bytes": 20, "heartbeat_interval_ms": 1000, "restart_guard_s": 5, "snapshot": "off"}})")
+      "queue_bytes": 10, "buffer_bytes": 20, "heartbeat_interval_ms": 1000, "restart_guard_s": 5, "snapshot": "off",
+      "token_ids": "omit"}})")
                                               .kvwire;
   KVEventsConfig::Extensions expected;
   expected.event_format = EventFormat::kArray;
@@ -254,6 +255,7 @@ TEST_CASE("Every switch of the kvwire object is read") {
   expected.heartbeat_interval_ms = 1000;
   expected.restart_guard_s = 5;
   expected.snapshot = SnapshotForm::kOff;
+  expected.token_ids = TokenIds::kOmit;
   CHECK(read == expected);
   CHECK(Parsed(R"({"kvwire": {"hash_form": "i64", "mode": "bind"}})").kvwire.hash_form == HashForm::kInt64);
   CHECK(Parsed(R"({"kvwire": {"mode": "bind"}})").kvwire.mode == SocketMode::kBind);
@@ -261,14 +263,22 @@ TEST_CASE("Every switch of the kvwire object is read") {
   CHECK(Parsed(R"({"kvwire": {}})") == KVEventsConfig());
 }
 
-TEST_CASE("Keys of later versions are refused as such") {
-  for (const char* key : {"token_ids", "curve"}) {
-    CAPTURE(key);
-    const auto config = KVEventsConfig::FromJson(R"({"kvwire": {")" + std::string(key) + R"(": 1}})");
-    REQUIRE_FALSE(config.has_value());
-    CHECK(config.error().code == ErrorCode::kUnsupported);
-    CHECK(Contains(config.error().message, "kvwire." + std::string(key) + " is not available in this version"));
-  }
+TEST_CASE("J7: curve names the file of the keys, and who may connect") {
+  const KVEventsConfig read =
+      Parsed(R"({"kvwire": {"curve": {"secret_key_file": "s", "allowed_keys_file": "a", "server_key_file": "k"}}})");
+  CHECK(read.kvwire.curve == CurveConfig{"s", "a", false, "k"});
+  CHECK(Parsed(read.ToJson()) == read);
+  const KVEventsConfig any = Parsed(R"({"kvwire": {"curve": {"secret_key_file": "s", "allow_any": true}}})");
+  CHECK(any.kvwire.curve == CurveConfig{"s", "", true, ""});
+  CHECK(Parsed(any.ToJson()) == any);
+  CHECK_FALSE(Parsed("{}").kvwire.curve.enabled());
+  CHECK(Parsed("", {{"kvwire.curve.secret_key_file", "s"}}).kvwire.curve.secret_key_file == "s");
+  CHECK(Contains(ErrorOf(R"({"kvwire": {"curve": {}}})"), "kvwire.curve.secret_key_file: Input should be the path"));
+  CHECK(Contains(ErrorOf(R"({"kvwire": {"curve": true}})"), "kvwire.curve: Input should be an object, found true"));
+  CHECK(Contains(ErrorOf(R"({"kvwire": {"curve": {"secret_key": "x"}}})"), "unknown key \"kvwire.curve.secret_key\""));
+  CHECK(Contains(
+      ErrorOf(R"({"kvwire": {"curve": {"secret_key_file": "s", "allow_any": true, "allowed_keys_file": "a"}}})"),
+      "kvwire.curve: allow_any is true, and allowed_keys_file is \"a\"; allowed: one of them"));
 }
 
 TEST_CASE("Bare numbers may carry a suffix") {
@@ -360,7 +370,7 @@ TEST_CASE("A wrong dotted setting is refused") {
   CHECK(Contains(ErrorOf("", {{"hwm", "1.5K"}}), "hwm: Input should be a whole number"));
   CHECK(Contains(ErrorOf("", {{"topics", "x"}}), "unknown key \"topics\""));
   CHECK(Contains(ErrorOf("", {{"", "x"}}), "unknown key \"\""));
-  CHECK(Contains(ErrorOf("", {{"kvwire.curve", "x"}}), "kvwire.curve is not available in this version"));
+  CHECK(Contains(ErrorOf("", {{"kvwire.curve", "x"}}), "kvwire.curve: Input should be an object, found \"x\""));
   CHECK(Contains(ErrorOf("", {{"topic.x", "y"}, {"topic", "z"}, {"topic.x", "y"}}),
                  "topic.x: \"topic\" is not an object but \"z\""));
   CHECK(Contains(ErrorOf(R"({"kvwire": 3})", {{"kvwire.mode", "bind"}}), "kvwire.mode: \"kvwire\" is not an object"));
@@ -500,7 +510,8 @@ TEST_CASE("ToJson spells vLLM's keys in its order, and reads back equal") {
       R"("hwm":100000,"max_queue_size":100000,"topic":"","kvwire":{"profile":"vllm","event_format":"map",)"
       R"("array_tail":"full","hash_form":"u64","wide_hashes":"minimal","replay_layout":"topic","first_seq":0,)"
       R"("mode":"auto","medium_names":{"GPU":"GPU","CPU":"CPU","DISK":"DISK","STORAGE":"STORAGE"},"removals":"exact",)"
-      R"("overflow":"resync","queue_bytes":268435456,"buffer_bytes":536870912,"heartbeat_interval_ms":0,"restart_guard_s":60,"snapshot":"kvwire"}})");
+      R"("overflow":"resync","queue_bytes":268435456,"buffer_bytes":536870912,"heartbeat_interval_ms":0,"restart_guard_s":60,"snapshot":"kvwire",)"
+      R"("token_ids":"full"}})");
   const char* const texts[] = {
       "{}",
       R"({"enable_kv_cache_events": true, "publisher": "null", "replay_endpoint": "tcp://*:1", "topic": "é\"\\"})",

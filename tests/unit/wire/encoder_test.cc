@@ -127,6 +127,25 @@ TEST_CASE("array events end where the tail switch says") {
   CHECK(EventHex(OneRemoved(H(1)), switches) == "93ac426c6f636b52656d6f7665649101a3475055");
 }
 
+TEST_CASE("L1: token_ids of omit leaves an empty list where the tokens are, in either form") {
+  const BlockHash hashes[] = {H(1)};
+  const TokenId tokens[] = {7, 70000};
+  BlockStored stored;
+  stored.block_hashes = hashes;
+  stored.token_ids = tokens;
+  stored.block_size = 2;
+  BlockStored bare = stored;
+  bare.token_ids = {};
+  Switches full;
+  Switches omit;
+  omit.token_ids = TokenIds::kOmit;
+  for (const EventFormat format : {EventFormat::kMap, EventFormat::kArray}) {
+    full.event_format = omit.event_format = format;
+    CHECK(EventHex(OneStored(stored), omit) == EventHex(OneStored(bare), full));
+    CHECK(EventHex(OneStored(stored), omit) != EventHex(OneStored(stored), full));
+  }
+}
+
 TEST_CASE("media are renamed, others pass") {
   Switches switches;
   switches.event_format = EventFormat::kArray;
