@@ -227,6 +227,7 @@ class EventStream {
   void StopQuestion() noexcept;
   bool WorkOnHello();
   bool CheckDue() const noexcept;
+  MonotonicNanos LongerCheckPause() const noexcept;
   void StartHello(HelloPurpose purpose);
   void TakeHello(Hello hello);
   void AskBehind();

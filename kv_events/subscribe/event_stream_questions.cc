@@ -354,6 +354,11 @@ bool EventStream::WorkOnHello() {
   return true;
 }
 
+// Of a publisher that does not answer.
+MonotonicNanos EventStream::LongerCheckPause() const noexcept {
+  return std::min(2 * check_pause_, std::max(check_interval_, kLongestCheckPause));
+}
+
 void EventStream::TakeNoHello(HelloClient::Outcome outcome) {
   const bool question = hello_purpose_ == HelloPurpose::kQuestion;
   const bool other = outcome == HelloClient::Outcome::kOther;
@@ -367,7 +372,7 @@ void EventStream::TakeNoHello(HelloClient::Outcome outcome) {
     if (epoch_ && check_pause_ > 0) next_check_ = now_ + check_pause_;  // what it publishes may show otherwise
   } else {
     if (publisher_ == Publisher::kKvwire || doubtful) keeper_.Note(StreamFact::kUnanswered);
-    check_pause_ = std::min(2 * check_pause_, std::max(check_interval_, kLongestCheckPause));
+    check_pause_ = LongerCheckPause();
     if (check_pause_ > 0) next_check_ = now_ + check_pause_;
   }
   if (question && doubtful && publisher_ == Publisher::kUnknown) {
@@ -387,7 +392,7 @@ void EventStream::TakeHello(Hello hello) {
   ++stats_.hellos;
   publisher_ = Publisher::kKvwire;
   keeper_.Note(StreamFact::kAnswered);
-  check_pause_ = check_interval_;
+  check_pause_ = replay_->silent() ? LongerCheckPause() : check_interval_;
   if (check_pause_ > 0) next_check_ = now_ + check_pause_;
   const std::optional<std::uint64_t> before = std::exchange(epoch_, hello.epoch);
   if (before && *before != hello.epoch) {

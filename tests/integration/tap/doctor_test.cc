@@ -107,15 +107,20 @@ TEST_CASE("C8: doctor sees that the replay address is another publisher's, given
   }
 }
 
+// A process whose errors are output, too.
+std::vector<std::string> Loud(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"-c", R"(exec "$0" "$@" 2>&1)", KVWIRE_BINARY});
+  return flags;
+}
+
 TEST_CASE("doctor says what it takes instead of a name to look up, or of half a replay address") {
-  ChildProcess name(KVWIRE_BINARY, {"doctor", "dns://localhost:5557"});
+  ChildProcess name("/bin/sh", Loud({"doctor", "dns://localhost:5557"}));
   CHECK(name.Wait() == 4);
   CHECK(Has(name.output(),
             "ENDPOINT: \"dns://localhost:5557\": doctor looks at one publisher; allowed: tcp://HOST:PORT"));
-  for (const char* const command : {"doctor", "tap"}) {
-    std::vector<std::string> flags{command, "tcp://127.0.0.1:5557,5558"};
-    if (flags[0] == "tap") flags.insert(flags.begin() + 1, "--endpoint");
-    ChildProcess half(KVWIRE_BINARY, flags);
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"doctor", "tcp://127.0.0.1:5557,5558"}, {"tap", "--endpoint", "tcp://127.0.0.1:5557,5558"}}) {
+    ChildProcess half("/bin/sh", Loud(flags));
     CHECK(half.Wait() == 4);
     CHECK(Has(half.output(), "; a replay address behind a comma is written in full: tcp://HOST:PORT,tcp://HOST:PORT"));
   }
