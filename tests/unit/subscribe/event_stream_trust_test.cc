@@ -174,7 +174,7 @@ struct DoubtedRig : ReplayedRig {
     Work();
     CHECK(stream->status() == kDiffer);
   }
-  std::vector<InFrames> Asked() const { return proofs.back()->sent; }
+  std::vector<InFrames> Asked() const { return proofs.empty() ? std::vector<InFrames>() : proofs.back()->sent; }
 };
 
 TEST_CASE("C8: an answer that has the bytes of the message that contradicted is proof, of an idle stream, too") {
