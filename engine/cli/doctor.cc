@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/curve_option.h"
 #include "engine/cli/dialect_option.h"
 #include "engine/cli/doctor_replay.h"
 #include "engine/cli/doctor_report.h"
@@ -55,6 +56,7 @@ struct DoctorOptions {
   std::int64_t dp_size = 1;
   double wait = 10;
   bool json = false;
+  std::shared_ptr<const CurveClient> curve;  // null: the publisher is open
 };
 
 std::string_view AsText(FrameView frame) { return {reinterpret_cast<const char*>(frame.data()), frame.size()}; }
@@ -62,10 +64,14 @@ std::string_view AsText(FrameView frame) { return {reinterpret_cast<const char*>
 bool Publishes(const ProbeResult& probe) { return probe.socket_type == "PUB" || probe.socket_type == "XPUB"; }
 bool Replays(const ProbeResult& probe) { return probe.socket_type == "ROUTER"; }
 
-// Whether a ZeroMQ socket may get through: an old one does not say what it is.
-bool CanAsk(const ProbeResult& probe, bool fits) {
-  const bool open = probe.mechanism == "NULL" || probe.mechanism.empty();
-  return probe.speech == ProbeResult::Speech::kZmtp && open && (fits || probe.socket_type.empty());
+// Whether the mechanism is one that is spoken here, with the keys that are there.
+bool Speaks(const ProbeResult& probe, const DoctorOptions& options) {
+  return probe.mechanism == (options.curve ? "CURVE" : "NULL") || (probe.mechanism.empty() && !options.curve);
+}
+
+// Whether a ZeroMQ socket may get through: an old one, and a closed one, does not say what it is.
+bool CanAsk(const ProbeResult& probe, const DoctorOptions& options, bool fits) {
+  return probe.speech == ProbeResult::Speech::kZmtp && Speaks(probe, options) && (fits || probe.socket_type.empty());
 }
 
 // The endpoint with the address that the probe found for its host.
@@ -209,10 +215,15 @@ void Doctor::CheckSpeech(const std::string& prefix, const ProbeResult& probe) {
       break;
   }
   const std::string spoken = fmt::format("ZMTP {}.{}, mechanism {}", probe.major, probe.minor, probe.mechanism);
-  if (probe.mechanism == "NULL" || probe.mechanism.empty()) {
+  if (Speaks(probe, options_)) {
     report_.Well(check, spoken);
+  } else if (probe.mechanism == "CURVE") {
+    report_.Ill(check, spoken,
+                "It is closed: give its public key with --curve-server-key, and yours with --curve-key.");
+  } else if (options_.curve) {
+    report_.Ill(check, spoken, "It does not speak CURVE: leave out --curve-server-key, or close the publisher.");
   } else {
-    report_.Ill(check, spoken, "Only the mechanism NULL is spoken here; turn authentication off for this address.");
+    report_.Ill(check, spoken, "Only NULL and CURVE are spoken here.");
   }
 }
 
@@ -270,13 +281,15 @@ void Doctor::Listen() {
   link.watch_peers = true;
   link.receive_hwm = 100'000;
   link.max_message_bytes = static_cast<std::int64_t>(DecodeLimits().max_payload_bytes);
-  if (CanAsk(live_probe_, Publishes(live_probe_))) {
+  link.curve_client = options_.curve;
+  if (CanAsk(live_probe_, options_, Publishes(live_probe_))) {
     if (auto live = ZmqLink::Connect(context, LinkKind::kSub, Found(address_.endpoint, live_probe_), link))
       live_link_ = *std::move(live);
   }
-  if (replay_probe_ && CanAsk(*replay_probe_, Replays(*replay_probe_))) {
+  if (replay_probe_ && CanAsk(*replay_probe_, options_, Replays(*replay_probe_))) {
     replay_.emplace(
-        ReplayLinksTo(context, std::make_shared<EndpointLookup>(Found(*address_.replay_endpoint, *replay_probe_))),
+        ReplayLinksTo(context, std::make_shared<EndpointLookup>(Found(*address_.replay_endpoint, *replay_probe_)),
+                      options_.curve),
         *DialectByName(options_.dialect), &sample_);
   }
   const Clock& clock = SystemClock::Get();
@@ -437,9 +450,10 @@ void Doctor::CompareWithReplay() {
     return;
   }
   const Clock& clock = SystemClock::Get();
-  ProofClient proof(ReplayLinksTo(ZmqContext::Shared(),
-                                  std::make_shared<EndpointLookup>(Found(*address_.replay_endpoint, *replay_probe_))),
-                    kProofIdle);
+  ProofClient proof(
+      ReplayLinksTo(ZmqContext::Shared(),
+                    std::make_shared<EndpointLookup>(Found(*address_.replay_endpoint, *replay_probe_)), options_.curve),
+      kProofIdle);
   proof.Start({live_.first, live_.content}, clock.Now());
   ProofClient::Outcome outcome = ProofClient::Outcome::kNothing;
   while (proof.active() && !StopRequested()) {
@@ -524,6 +538,7 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
   command->add_option("--topic", options->topic, "What topics are to begin with");
   AddDialectOption(*command, &options->dialect);
   AddDpSize(*command, &options->dp_size);
+  AddCurveOption(*command, &options->curve);
   AddSeconds(*command, "--wait", &options->wait, "Wait so many seconds for the first message");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, exit_code] { *exit_code = RunDoctor(*options); });

@@ -42,6 +42,7 @@ int Run(int argc, char** argv) {
   kvwire::engine::AddPlayCommand(app, &exit_code);
   kvwire::engine::AddTopCommand(app, &exit_code);
   kvwire::engine::AddDoctorCommand(app, &exit_code);
+  kvwire::engine::AddKeygenCommand(app, &exit_code);
   try {
     app.parse(kvwire::engine::CommandLine(argc, argv));
   } catch (const CLI::ParseError& error) {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/cli/curve_option.h"
 #include "engine/cli/number_options.h"
 #include "kv_events/escape_text.h"
 #include "kv_events/subscribe/rank_group.h"
@@ -67,6 +68,7 @@ void AddStreamOptions(CLI::App& command, StreamOptions* options) {
   AddDpSize(command, &options->dp_size);
   command.add_option("--topic", options->topic, "Only topics with this beginning");
   AddSeconds(command, "--dns-interval", &options->dns_interval, "Seconds from one look-up of dns:// to the next");
+  AddCurveOption(command, &options->curve);
   AddSeconds(
       command, "--link-heartbeat", &options->link_heartbeat,
       "Ask a connection for a sign of life after so many seconds, and take it for dead after three times as many; "

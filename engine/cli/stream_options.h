@@ -12,6 +12,7 @@
 
 #include "engine/cli/stream_source.h"
 #include "kv_events/error.h"
+#include "kv_events/transport/curve_keys.h"
 
 namespace kvwire::engine {
 
@@ -21,9 +22,10 @@ struct StreamOptions {
   std::string replay_endpoint;
   std::string topic;
   std::string file;
-  std::int64_t dp_size = 1;   // ranks of each instance that does not say how many it has
-  double dns_interval = 30;   // seconds, as the next
-  double link_heartbeat = 5;  // 0: none
+  std::int64_t dp_size = 1;                  // ranks of each instance that does not say how many it has
+  double dns_interval = 30;                  // seconds, as the next
+  double link_heartbeat = 5;                 // 0: none
+  std::shared_ptr<const CurveClient> curve;  // null: publishers are open
 
   static constexpr const char* kDefaultEndpoint = "tcp://localhost:5557";
 };

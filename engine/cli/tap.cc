@@ -162,6 +162,10 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
                      fmt::format("--against-rank: \"{}\": there is no engine to ask; allowed: only with --against URL",
                                  *options.against_rank));
   }
+  if (options.bind && options.streams.curve) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--bind: given with --curve-server-key; allowed: one of them, CURVE is spoken where tap connects");
+  }
   const Result<Addresses> addresses = ParseAddresses(one, options.bind ? SocketMode::kBind : SocketMode::kConnect);
   if (!addresses) return tl::unexpected<Error>(addresses.error());
   const std::shared_ptr<ZmqContext> context = ZmqContext::Shared();
@@ -194,7 +198,7 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
   ReplayLinkFactory replay;
   if (addresses->replay) {
     tap.replay_address = std::make_shared<EndpointLookup>(*addresses->replay);
-    replay = ReplayLinksTo(context, tap.replay_address);
+    replay = ReplayLinksTo(context, tap.replay_address, watched.curve);
     tap.replay_arrival = std::make_unique<Arrival>(one.replay_endpoint);
   }
   if (options.bind) {

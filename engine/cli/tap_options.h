@@ -35,6 +35,7 @@ struct TapOptions {
     watched.stream.first_sequence = first_seq;
     watched.stream.topic = streams.topic;
     watched.heartbeat = LinkHeartbeat(streams);
+    watched.curve = streams.curve;
     return watched;
   }
   // What is done with the stream at `address`; of the only one the name does not go before each line.

@@ -137,6 +137,7 @@ int RunTop(const TopOptions& options) {
   RaiseDescriptorLimit();
   StreamSet::Options set_options;
   set_options.stream.heartbeat = LinkHeartbeat(options.streams);
+  set_options.stream.curve = options.streams.curve;
   StreamSet set(std::move(set_options));
   const bool screen = !options.once && !options.json && StdoutIsTerminal();
   StreamRoster::Options roster_options;

@@ -111,6 +111,10 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
 
   Links links;
   links.binds = Binds(endpoints->publish, config.kvwire.mode);
+  Result<PublisherCurve> curve =
+      PublisherCurve::Read(config.kvwire.curve, {links.binds || endpoints->replay, !links.binds}, options.log);
+  if (!curve) return tl::unexpected<Error>(curve.error());
+  if (curve->server) links.clients = curve->server->clients;
   LinkOptions publishing;
   publishing.send_hwm = static_cast<int>(config.hwm);
   publishing.max_message_bytes =
@@ -118,6 +122,8 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
   publishing.receive_hwm = kSubscriptionReceiveHwm;
   publishing.peer_limits = kSubscriptionLimits;
   publishing.watch_peers = true;
+  if (links.binds) publishing.curve_server = curve->server;
+  publishing.curve_client = curve->client;
   Result<std::unique_ptr<ZmqLink>> publish =
       links.binds ? ZmqLink::Bind(context, LinkKind::kPub, endpoints->publish, publishing)
                   : ZmqLink::Connect(context, LinkKind::kPub, endpoints->publish, publishing);
@@ -131,6 +137,7 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
   replaying.max_message_bytes = kMaxRequestFrameBytes;
   replaying.max_frames = kReplayMaxFrames;
   replaying.watch_peers = true;
+  replaying.curve_server = curve->server;
   Result<std::unique_ptr<ZmqLink>> replay = ZmqLink::Bind(context, LinkKind::kRouter, *endpoints->replay, replaying);
   if (!replay) return tl::unexpected<Error>(replay.error());
   links.replay = std::move(*replay);
@@ -156,6 +163,7 @@ ZmqPublisher::ZmqPublisher(const KVEventsConfig& config, const PublisherOptions&
       queue_(QueueOptions(config, options)),
       publish_(std::move(links.publish)),
       replay_(std::move(links.replay)),
+      clients_(std::move(links.clients)),
       decorated_(options.decorate_publish ? options.decorate_publish(publish_.get()) : nullptr),
       agent_(AgentOptions(config, options, std::move(encode)), &*queue_,
              *decorated_ ? decorated_->get() : static_cast<FrameLink*>(publish_.get()), replay_.get()),
@@ -163,9 +171,10 @@ ZmqPublisher::ZmqPublisher(const KVEventsConfig& config, const PublisherOptions&
   source_.data_parallel_rank = rank_;
   source_.endpoint = binds_ ? ReachableAddress(publish_->endpoint()) : publish_->endpoint();
   if (replay_) source_.replay_endpoint = ReachableAddress(replay_->endpoint());
+  source_.topic = config.topic;
+  if (clients_) return;
   if (binds_ && IsWildcard(publish_->endpoint())) exposed_ = publish_->endpoint();
   if (replay_ && exposed_.empty() && IsWildcard(replay_->endpoint())) exposed_ = replay_->endpoint();
-  source_.topic = config.topic;
 }
 
 ZmqPublisher::~ZmqPublisher() { Close(); }
@@ -303,9 +312,27 @@ void ZmqPublisher::NoteCut(MonotonicNanos now) {
   cut_report_ = now;
 }
 
+// Who is turned away by the list is told of by the list; these did not get so far.
+void ZmqPublisher::NoteStrangers() {
+  if (!clients_) return;
+  const std::uint64_t failed = publish_->peers().failed + (replay_ ? replay_->peers().failed : 0);
+  if (failed == strangers_.value()) return;
+  strangers_.Set(failed);
+  if (strangers_reported_) return;
+  strangers_reported_ = true;
+  Log(options_.log, LogLevel::kWarning,
+      "a connection was refused that does not speak CURVE, or believes in another public key than this publisher's; "
+      "further ones are counted only");
+}
+
 PublisherStats ZmqPublisher::stats() const noexcept {
   PublisherStats stats = agent_->stats();
   stats.subscribers_cut = cut_.value();
+  if (clients_) {
+    stats.clients_admitted = clients_->admitted();
+    stats.clients_denied = clients_->denied();
+    stats.handshakes_failed = strangers_.value();
+  }
   return stats;
 }
 
@@ -323,6 +350,7 @@ std::size_t ZmqPublisher::DoWork(MonotonicNanos now) noexcept {
     WarnIfAlone(now);
     WarnIfRefusing(now);
     NoteCut(now);
+    NoteStrangers();
     return work;
   }
   if (queue_->Front() != nullptr && std::chrono::steady_clock::now() < deadline_) {

@@ -18,6 +18,7 @@
 #include "kv_events/publish/factory.h"
 #include "kv_events/publish/publish_queue.h"
 #include "kv_events/publish/publisher_agent.h"
+#include "kv_events/publish/publisher_curve.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/zmq_link.h"
 
@@ -62,6 +63,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   struct Links {
     std::unique_ptr<ZmqLink> publish;
     std::unique_ptr<ZmqLink> replay;
+    std::shared_ptr<CurveClients> clients;
     bool binds = false;
   };
 
@@ -85,6 +87,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   void WarnOfNobody() const;
   void WarnIfRefusing(MonotonicNanos now);
   void NoteCut(MonotonicNanos now);
+  void NoteStrangers();
   void CloseLinks() noexcept;
 
   // Constant after construction.
@@ -99,6 +102,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   // Used by the publishing thread once it runs.
   std::unique_ptr<ZmqLink> publish_;
   std::unique_ptr<ZmqLink> replay_;
+  std::shared_ptr<CurveClients> clients_;           // who may connect; null: anybody
   Unforked<std::unique_ptr<FrameLink>> decorated_;  // before publish_; null without decoration
   Unforked<PublisherAgent> agent_;
   bool watching_peers_;  // until the first peer or the warning that there is none
@@ -109,6 +113,8 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   Counter cut_;  // subscribers' connections
   std::uint64_t cut_reported_ = 0;
   MonotonicNanos cut_report_ = 0;
+  Counter strangers_;  // handshakes that failed
+  bool strangers_reported_ = false;
 
   WakeSignal signal_;
   std::atomic<bool> parked_{false};

@@ -31,6 +31,7 @@ LinkOptions WatchedStream::Options::Link() const {
   link.receive_hwm = receive_hwm;
   link.heartbeat = heartbeat;
   link.subscription = stream.topic;
+  link.curve_client = curve;
   return link;
 }
 
@@ -48,13 +49,16 @@ LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr
   };
 }
 
-ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address) {
-  return [context = std::move(context), address = std::move(address)]() -> std::unique_ptr<FrameLink> {
+ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address,
+                                std::shared_ptr<const CurveClient> curve) {
+  return [context = std::move(context), address = std::move(address),
+          curve = std::move(curve)]() -> std::unique_ptr<FrameLink> {
     const std::optional<Endpoint> endpoint = address->Poll();
     if (!endpoint) return nullptr;
     LinkOptions link = WatchingLink(EventStreamOptions());
     // Publishers that do not pace a replay lose what does not fit here.
     link.receive_hwm = 100'000;
+    link.curve_client = curve;
     auto dealer = ZmqLink::Connect(context, LinkKind::kDealer, *endpoint, link);
     if (!dealer) return nullptr;
     return *std::move(dealer);
@@ -80,7 +84,7 @@ Result<std::unique_ptr<WatchedStream>> WatchedStream::Create(const std::shared_p
   ReplayLinkFactory replay;
   if (watched->address().replay_endpoint) {
     watched->replay_address_ = std::make_shared<EndpointLookup>(*watched->address().replay_endpoint);
-    replay = ReplayLinksTo(context, watched->replay_address_);
+    replay = ReplayLinksTo(context, watched->replay_address_, watched->options_.curve);
   }
   EventStreamOptions stream = watched->options_.stream;
   if (watched->live_address_->by_name()) stream.connect_patience = kNamePatience;

@@ -30,8 +30,9 @@ inline constexpr MonotonicNanos kNamePatience = 10'000'000'000;
 LiveLinkFactory LiveLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address,
                             const LinkOptions& link, std::unique_ptr<ZmqLink> first);
 
-// A DEALER for each attempt to replay, connected to where `address` is then.
-ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address);
+// A DEALER for each attempt to replay, connected to where `address` is then. `curve`: what it shows; null: nothing.
+ReplayLinkFactory ReplayLinksTo(std::shared_ptr<ZmqContext> context, std::shared_ptr<EndpointLookup> address,
+                                std::shared_ptr<const CurveClient> curve);
 
 // One stream at its address: sockets, EventStream, sink, and the figures of it all.
 //
@@ -45,6 +46,7 @@ class WatchedStream {
     int receive_hwm = 10'000;                                    // live messages; 0: no limit
     LogSink log;                                                 // how the state changes; may be empty
     std::chrono::milliseconds heartbeat = kSubscriberHeartbeat;  // as LinkOptions has it
+    std::shared_ptr<const CurveClient> curve;                    // of publishers that are closed; else null
 
     // Of the live link.
     LinkOptions Link() const;

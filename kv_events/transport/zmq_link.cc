@@ -217,7 +217,10 @@ class ZmqLink::Monitor {
  private:
   void Note(int event) noexcept {
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) ++counts_.connected;
-    if ((event & kHandshakeFailed) != 0) ++failed_handshakes_;
+    if ((event & kHandshakeFailed) != 0) {
+      ++counts_.failed;
+      ++failed_handshakes_;
+    }
     // A connection that never finished its handshake is reported as ended, too.
     if (event == ZMQ_EVENT_DISCONNECTED) {
       if (failed_handshakes_ > 0) {

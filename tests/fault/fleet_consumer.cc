@@ -49,7 +49,7 @@ std::unique_ptr<FleetStream> Open(const std::shared_ptr<ZmqContext>& context, co
   }
   stream->stream = std::make_unique<EventStream>(
       LiveLinksTo(context, std::make_shared<EndpointLookup>(endpoint), options, *std::move(live)),
-      ReplayLinksTo(context, std::make_shared<EndpointLookup>(replay)), EventStreamOptions(), &stream->mirror);
+      ReplayLinksTo(context, std::make_shared<EndpointLookup>(replay), nullptr), EventStreamOptions(), &stream->mirror);
   return stream;
 }
 

@@ -248,10 +248,11 @@ TEST_CASE("J8: a frame above the SUB's limit is had from the replay, over a sock
   NumberSink sink;
   EventStreamOptions options;
   options.check_interval = 200'000'000;
-  EventStream stream(LiveLinksTo(bench.context, std::make_shared<EndpointLookup>(events), link, *std::move(first)),
-                     ReplayLinksTo(bench.context, std::make_shared<EndpointLookup>(
-                                                      address(*bench.publisher->source()->replay_endpoint))),
-                     options, &sink);
+  EventStream stream(
+      LiveLinksTo(bench.context, std::make_shared<EndpointLookup>(events), link, *std::move(first)),
+      ReplayLinksTo(bench.context,
+                    std::make_shared<EndpointLookup>(address(*bench.publisher->source()->replay_endpoint)), nullptr),
+      options, &sink);
   const auto reaches = [&](SequenceNumber next) {
     return Eventually([&] {
       stream.DoWork(SystemClock::Get().Now());

@@ -169,8 +169,8 @@ class JudgedConsumer {
     link.watch_peers = true;
     stream_ = std::make_unique<EventStream>(LiveLinksTo(context, std::make_shared<EndpointLookup>(live), link,
                                                         ZmqLink::Connect(context, LinkKind::kSub, live, link).value()),
-                                            ReplayLinksTo(context, std::make_shared<EndpointLookup>(replay)), options,
-                                            &sink_);
+                                            ReplayLinksTo(context, std::make_shared<EndpointLookup>(replay), nullptr),
+                                            options, &sink_);
   }
 
   int DoWork() { return stream_->DoWork(SystemClock::Get().Now()); }
