@@ -13,6 +13,11 @@ Result<Endpoint> ParseAddress(const std::string& text, std::string_view flag) {
                                  "ipc://PATH",
                                  flag, text));
   }
+  if (!endpoint && text.find(',') != std::string::npos) {
+    return MakeError(endpoint.error().code, endpoint.error().message +
+                                                "; a replay address behind a comma is written in full: "
+                                                "tcp://HOST:PORT,tcp://HOST:PORT");
+  }
   return endpoint;
 }
 

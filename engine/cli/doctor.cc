@@ -28,7 +28,9 @@
 #include "engine/cli/zmtp_probe.h"
 #include "kv_events/clock.h"
 #include "kv_events/escape_text.h"
+#include "kv_events/subscribe/applied_payloads.h"
 #include "kv_events/subscribe/dialect.h"
+#include "kv_events/subscribe/proof_client.h"
 #include "kv_events/subscribe/watched_stream.h"
 #include "kv_events/transport/zmq_context.h"
 #include "kv_events/transport/zmq_link.h"
@@ -42,6 +44,8 @@ constexpr int kExitIll = 1;
 constexpr int kExitFailed = 4;
 constexpr std::chrono::milliseconds kProbeTime(3000);
 constexpr double kLargestSkew = 2;  // seconds
+constexpr MonotonicNanos kProofIdle = 3'000'000'000;
+constexpr const char* kSameCheck = "same publisher";
 
 struct DoctorOptions {
   std::string endpoint;
@@ -72,6 +76,31 @@ Endpoint Found(Endpoint endpoint, const ProbeResult& probe) {
   return endpoint;
 }
 
+// Of message `number`, which came live and was asked for.
+void ReportProof(ProofClient::Outcome outcome, SequenceNumber number, DoctorReport* report) {
+  constexpr const char* kOther =
+      "The replay address may be another publisher's: what is lost would be replaced by what another engine holds.";
+  switch (outcome) {
+    case ProofClient::Outcome::kSame:
+      report->Well(kSameCheck, fmt::format("message {} has the same bytes live and in the replay", number));
+      return;
+    case ProofClient::Outcome::kDiffers:
+      report->Ill(kSameCheck, fmt::format("message {} has other bytes in the replay than it had live", number), kOther);
+      return;
+    case ProofClient::Outcome::kAbsent:
+      report->Ill(kSameCheck, fmt::format("the replay has nothing from message {} on, which came live", number),
+                  std::string(kOther) + " Or the publisher keeps nothing (buffer_steps).");
+      return;
+    case ProofClient::Outcome::kGone:
+      report->Unknown(kSameCheck, fmt::format("the replay no longer has message {}, which came live", number));
+      return;
+    case ProofClient::Outcome::kSilent:
+    case ProofClient::Outcome::kNothing:
+      report->Unknown(kSameCheck, "the replay did not answer in time");
+      return;
+  }
+}
+
 // What came live.
 struct LiveAnswer {
   bool connected = false;
@@ -79,6 +108,7 @@ struct LiveAnswer {
   std::size_t wanted = 0;       // messages whose topic is the one that was asked for
   std::optional<double> after;  // seconds until the first of them
   SequenceNumber first = 0;
+  std::uint64_t content = 0;   // of that one
   std::optional<double> skew;  // this machine's clock less its batch's time
 };
 
@@ -101,6 +131,7 @@ class Doctor {
   void CheckContent();
   void CheckClock();
   void CheckReplay();
+  void CompareWithReplay();
 
   const DoctorOptions options_;
   const StreamAddress address_;
@@ -286,6 +317,7 @@ bool Doctor::TakeLive(MonotonicNanos begin) {
   if (live_.wanted++ > 0) return true;
   live_.after = static_cast<double>(SystemClock::Get().Now() - begin) * 1e-9;
   live_.first = message->sequence;
+  live_.content = AppliedPayloads::ContentOf(message->payload);
   const auto decoded = DecodeBatch(message->payload);
   if (decoded && !decoded->without_time) live_.skew = SystemClock::Get().WallSeconds() - decoded->batch.ts;
   return true;
@@ -385,19 +417,59 @@ void Doctor::CheckClock() {
 void Doctor::CheckReplay() {
   if (!replay_probe_) return;
   if (replay_) {
+    CompareWithReplay();
     replay_->Report(&report_);
     return;
   }
-  for (const char* const check : {"replay answer", "hello"}) {
+  for (const char* const check : {kSameCheck, "replay answer", "hello"}) {
     report_.Unknown(check, "there is no replay socket to ask");
   }
 }
 
+// Whether the replay gives the bytes that came live.
+void Doctor::CompareWithReplay() {
+  if (TraitsOf(*DialectByName(options_.dialect)).replay == ReplayForm::kState) {
+    report_.Unknown(kSameCheck, "not compared: the replay is a state");
+    return;
+  }
+  if (!live_.after) {
+    report_.Unknown(kSameCheck, "not compared: nothing came live, so whose the replay is rests on its address alone");
+    return;
+  }
+  const Clock& clock = SystemClock::Get();
+  ProofClient proof(ReplayLinksTo(ZmqContext::Shared(),
+                                  std::make_shared<EndpointLookup>(Found(*address_.replay_endpoint, *replay_probe_))),
+                    kProofIdle);
+  proof.Start({live_.first, live_.content}, clock.Now());
+  ProofClient::Outcome outcome = ProofClient::Outcome::kNothing;
+  while (proof.active() && !StopRequested()) {
+    outcome = proof.Poll(clock.Now());
+    constexpr std::chrono::milliseconds kLook(20);
+    std::vector<ZmqLink*> links;
+    if (proof.link() != nullptr) links.push_back(static_cast<ZmqLink*>(proof.link()));
+    if (proof.active()) WaitForInput(links, nullptr, kLook);
+  }
+  ReportProof(outcome, live_.first, &report_);
+}
+
 Result<std::vector<StreamAddress>> AddressesOf(const DoctorOptions& options) {
-  Result<StreamAddress> address =
-      MakeStreamAddress(options.endpoint, "ENDPOINT", options.replay_endpoint, "--replay-endpoint");
+  constexpr std::string_view kField = "ENDPOINT";
+  constexpr std::string_view kReplayFlag = "--replay-endpoint";
+  if (IsDnsName(options.endpoint)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: \"{}\": doctor looks at one publisher; allowed: tcp://HOST:PORT, of one of the "
+                                 "name's addresses",
+                                 kField, ShortText(options.endpoint)));
+  }
+  const Result<RankedText> split = SplitRankWords(options.endpoint, kField);
+  if (!split) return tl::unexpected<Error>(split.error());
+  const bool apart = !options.replay_endpoint.empty();
+  Result<StreamAddress> address = apart
+                                      ? MakeStreamAddress(split->address, kField, options.replay_endpoint, kReplayFlag)
+                                      : ParseStreamAddress(split->address, kField);
   if (!address) return tl::unexpected<Error>(address.error());
-  return WithRanks(*std::move(address), RankWords().WithDpSize(options.dp_size), "--dp-size");
+  const RankWords ranks = split->ranks.WithDpSize(options.dp_size);
+  return WithRanks(*std::move(address), ranks, options.dp_size > 1 ? std::string_view("--dp-size") : kField);
 }
 
 // Of an instance: a report for each rank, one after the other, and what is to be said of them all.
@@ -444,7 +516,10 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("doctor", "Say what is wrong with a publisher of KV-cache events, and what to do");
   const auto options = std::make_shared<DoctorOptions>();
-  command->add_option("ENDPOINT", options->endpoint, "Address of the event stream")->required();
+  command
+      ->add_option("ENDPOINT", options->endpoint,
+                   "Address of the event stream, also ENDPOINT,REPLAY_ENDPOINT; then ,rank=R and ,dp-size=N")
+      ->required();
   command->add_option("--replay-endpoint", options->replay_endpoint, "Address of the publisher's replay socket");
   command->add_option("--topic", options->topic, "What topics are to begin with");
   AddDialectOption(*command, &options->dialect);

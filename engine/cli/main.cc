@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 
@@ -15,10 +18,22 @@ namespace {
 constexpr int kExitFailed = 1;
 constexpr int kExitInternal = 70;
 
+// Does not show how a flag that turns something off does it.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    constexpr std::string_view kOff = "{false}";
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    for (std::size_t at = name.find(kOff); at != std::string::npos; at = name.find(kOff)) name.erase(at, kOff.size());
+    return name;
+  }
+};
+
 int Run(int argc, char** argv) {
   CLI::App app("KV-cache events of an LLM engine: run, watch, record and play their stream.", "kvwire");
   app.set_version_flag("--version", KVWIRE_VERSION);
   app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.failure_message(kvwire::engine::UsageMessage);
   int exit_code = 0;
   kvwire::engine::AddServeCommand(app, &exit_code);

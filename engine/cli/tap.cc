@@ -69,10 +69,10 @@ void AddOptions(CLI::App& command, TapOptions& options) {
       [&options](std::uint64_t number) { options.first_seq = number; }, "Number of a publisher's first message");
   AddDialectOption(command, &options.dialect);
   AddSeconds(command, "--until-idle", &options.until_idle,
-             "End when nothing came for so many seconds after the first message, and the publisher confirms that this "
-             "is all; 0: never");
+             "End when nothing came for so many seconds after the first message (of several streams: of any), and each "
+             "publisher was asked whether this is all; without a first message only --wait ends it; 0: never");
   AddSeconds(command, "--wait", &options.wait,
-             "End when the first message did not come within so many seconds; 0: never");
+             "End when no first message came (of several streams: of none) within so many seconds; 0: never");
   command.add_option("--metrics", options.metrics,
                      "Answer GET /metrics at [HOST]:PORT, in Prometheus' format; on loopback unless it says a host");
   command.add_option("--record", options.output.record, "Write the messages to a file, for kvwire play");
@@ -93,6 +93,7 @@ struct Tap {
   std::string lookup_failed;                       // as it was said last
   std::unique_ptr<Arrival> live_arrival;
   std::unique_ptr<Arrival> replay_arrival;  // null without a replay endpoint
+  RankNotes ranks;
   std::unique_ptr<FigureBoard> board;
   std::unique_ptr<MetricsServer> metrics;  // null: not asked for; reads the board
 };
@@ -209,7 +210,7 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
 
 void Sleep(const Tap& tap) {
   HandOnStdout();
-  std::array<ZmqLink*, 4> links{};
+  std::array<ZmqLink*, 5> links{};
   std::ranges::transform(tap.stream->links(), links.begin(),
                          [](FrameLink* link) { return static_cast<ZmqLink*>(link); });
   WaitForInput(links, nullptr, kLook);
@@ -232,6 +233,11 @@ void LookAtNames(Tap& tap) {
   if (!failed.empty()) PrintError("tap", failed);
 }
 
+void LookAtRank(Tap& tap) {
+  const auto line = tap.ranks.Look(tap.board->address(), tap.sink->checker().last_rank());
+  if (line) PrintError("tap", fmt::format("{}: {}", tap.endpoint, *line));
+}
+
 // The replay endpoint is only looked at once somebody was to be asked there.
 void LookForPublisher(Tap& tap, MonotonicNanos now) {
   const auto look = [now](Arrival& arrival, bool connected) {
@@ -251,6 +257,7 @@ int Work(Tap& tap, MonotonicNanos now) {
   tap.sink->LookAtEngine(now);
   tap.board->Look(*tap.stream, tap.sink->checker(), now);
   LookAtNames(tap);
+  LookAtRank(tap);
   LookForPublisher(tap, now);
   return work;
 }

@@ -153,6 +153,11 @@ void TapSink::OnHealed(SequenceNumber from, SequenceNumber to) {
   checker_.OnHealed(from, to);
 }
 
+void TapSink::OnJoined(SequenceNumber from, SequenceNumber to) {
+  Notice("joined", fmt::format("{} replayed, which came before the first one received", Range(from, to)));
+  checker_.OnJoined(from, to);
+}
+
 void TapSink::OnGap(const StreamGap& gap) {
   Notice(gap.joined_late ? "joined late" : "gap",
          fmt::format("{} not received: {}", Range(gap.from, gap.to), kvwire::ToString(gap.reason)));

@@ -46,6 +46,7 @@ class TapSink final : public CheckedSink {
   void OnUndecodable(const StreamMessage& message, const DecodeError& error) override;
   void OnRecovery(SequenceNumber from, SequenceNumber to) override;
   void OnHealed(SequenceNumber from, SequenceNumber to) override;
+  void OnJoined(SequenceNumber from, SequenceNumber to) override;
   void OnGap(const StreamGap& gap) override;
   void OnRestart(SequenceNumber last, std::optional<SequenceNumber> first_seen) override;
   void OnContinuity(Continuity continuity) override;

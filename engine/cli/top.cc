@@ -41,7 +41,8 @@ struct TopOptions {
 };
 
 bool Well(const StreamFigures& stream) {
-  return stream.status.state == StreamState::kSynchronised && stream.verdict != CheckVerdict::kViolated;
+  return stream.status.state == StreamState::kSynchronised && stream.verdict != CheckVerdict::kViolated &&
+         OtherRank(stream.address, stream.rank).empty();
 }
 
 bool AllWell(const std::vector<StreamFigures>& streams) {
@@ -176,10 +177,9 @@ void AddTopCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("top", "Show streams of KV-cache events, a row each, the worst first");
   const auto options = std::make_shared<TopOptions>();
   AddStreamOptions(*command, &options->streams);
-  command->add_flag(
-      "--once", options->once,
-      "Print one table and end; exit code 0 only if every stream is synchronised, no rank is missing, and "
-      "none broke a rule");
+  command->add_flag("--once", options->once,
+                    "Print one table and end; exit code 0 only if every stream is synchronised and of the rank that "
+                    "is said, no rank is missing, and none broke a rule");
   command->add_flag("--json", options->json, "Print JSON, one object a refresh");
   AddSeconds(*command, "--interval", &options->interval, "Seconds from one refresh to the next");
   AddSeconds(*command, "--wait", &options->wait,

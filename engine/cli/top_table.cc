@@ -140,17 +140,22 @@ std::string Row(const StreamFigures& stream, const Columns& columns, MonotonicNa
                             ShortNumber(static_cast<double>(stream.stream.restarts)), ShortName(stream.verdict));
 }
 
-// Of the instances whose ranks are not all there; with few rows for a quarter of them at most.
+// Of the instances whose ranks are not all there, and of the streams that are of another rank; with few rows for a
+// quarter of them at most.
 std::vector<std::string> GroupLines(const std::vector<StreamFigures>& streams, TableSize size) {
   const std::size_t most = size.rows == 0 ? streams.size() : std::max<std::size_t>(size.rows / 4, 1);
   std::vector<std::string> lines;
   for (const RankGroup& group : RankGroupsOf(streams, RankPresence::kNow)) {
     if (!group.complete()) lines.push_back(group.ToString());
   }
+  for (const StreamFigures& stream : streams) {
+    const std::string other = OtherRank(stream.address, stream.rank);
+    if (!other.empty()) lines.push_back(fmt::format("{}: {}", EscapeText(stream.address.name), other));
+  }
   if (lines.size() > most) {
     const std::size_t left_out = lines.size() - (most - 1);
     lines.resize(most - 1);
-    lines.push_back(fmt::format("{} instance{} incomplete", left_out, left_out == 1 ? " is" : "s are"));
+    lines.push_back(fmt::format("and {} more such line{}", left_out, left_out == 1 ? "" : "s"));
   }
   if (size.columns > 0) {
     for (std::string& line : lines) line = CutLine(line, std::max(size.columns, kLeastColumns));
@@ -245,6 +250,7 @@ Json TopAsJson(std::vector<StreamFigures> streams, MonotonicNanos now, double wa
              {"verdict", ToString(stream.verdict)}};
     row["age_seconds"] =
         stream.last_message_at ? Json(static_cast<double>(now - *stream.last_message_at) * 1e-9) : Json(nullptr);
+    if (const std::string other = OtherRank(stream.address, stream.rank); !other.empty()) row["other_rank"] = other;
     if (!stream.why.empty()) row["incomplete"] = stream.why;
     list.push_back(std::move(row));
   }

@@ -22,24 +22,25 @@ class AppliedPayloads {
   struct Entry {
     SequenceNumber sequence = 0;
     std::uint64_t content = 0;
+    bool answered = false;  // it was in an answer, and did not come live
   };
 
   static std::uint64_t ContentOf(FrameView payload) noexcept {
     return std::hash<std::string_view>()({reinterpret_cast<const char*>(payload.data()), payload.size()});
   }
 
-  // REQUIRES: number is above every earlier one.
-  void Note(SequenceNumber number, FrameView payload) {
+  // REQUIRES: its number is above every earlier one.
+  void Note(const Entry& entry) {
     if (entries_.size() == kKept) entries_.pop_front();
-    entries_.push_back({number, ContentOf(payload)});
+    entries_.push_back(entry);
   }
   void Clear() noexcept { entries_.clear(); }
 
-  std::optional<std::uint64_t> Find(SequenceNumber number) const noexcept {
+  std::optional<Entry> Find(SequenceNumber number) const noexcept {
     const auto at = std::lower_bound(entries_.begin(), entries_.end(), number,
                                      [](const Entry& entry, SequenceNumber wanted) { return entry.sequence < wanted; });
     if (at == entries_.end() || at->sequence != number) return std::nullopt;
-    return at->content;
+    return *at;
   }
   std::optional<Entry> last() const noexcept {
     return entries_.empty() ? std::nullopt : std::optional(entries_.back());

@@ -111,10 +111,12 @@ EventStream::EventStream(LiveLink live, ReplayLinkFactory replay, const EventStr
       place_(options.gate),
       tracker_(options.first_sequence.value_or(traits_.first_sequence)),
       beginnings_(kBeginnings),
+      renewals_(kRenewals),
       earlier_states_(5 * options.snapshot.first_pause, options.snapshot.longest_pause, kEarlierStateQuiet) {
   if (!replay) return;
   replay_.emplace(replay, options.replay, &place_);
   snapshot_.emplace(replay, traits_.replay, options.snapshot, decode_);
+  if (traits_.replay == ReplayForm::kHistory) proof_.emplace(replay, options.replay.attempt_idle);
   if (traits_.extensions) hello_.emplace(std::move(replay), options.replay.attempt_idle);
 }
 
@@ -139,6 +141,7 @@ int EventStream::DoWork(MonotonicNanos now) {
   if (WorkOnQuestion(drained)) ++work;
   if (WorkOnHello()) ++work;
   if (FollowTail()) ++work;
+  if (WorkOnProof()) ++work;
   for (int i = 0; i < kSlice && WorkOnReplay(); ++i) ++work;
   for (int i = 0; i < kSlice && WorkOnSnapshot(); ++i) ++work;
   if (replay_ && !replay_->active() && !snapshot_->active()) place_.Leave();
@@ -167,6 +170,7 @@ bool EventStream::WorkOnReplay() {
 void EventStream::Finish() {
   stopping_ = true;
   snapshot_wanted_ = false;
+  if (proof_) proof_->Stop();
   const bool never_asked = std::exchange(question_due_, false) && !Away();
   if (never_asked && !asking_) sink_->OnContinuity(Continuity::kUnconfirmed);
   if (taking_) AbandonSnapshot();
@@ -204,9 +208,9 @@ bool EventStream::replay_reached() const noexcept {
   return replay_ && (replay_->reached() || snapshot_->reached() || (hello_ && hello_->reached()));
 }
 
-std::array<FrameLink*, 4> EventStream::links() const noexcept {
+std::array<FrameLink*, 5> EventStream::links() const noexcept {
   return {live_.link(), replay_ ? replay_->link() : nullptr, snapshot_ ? snapshot_->link() : nullptr,
-          hello_ ? hello_->link() : nullptr};
+          hello_ ? hello_->link() : nullptr, proof_ ? proof_->link() : nullptr};
 }
 
 // Whether the publisher has sent, by its own word, what is no longer merely on its way.
@@ -229,9 +233,11 @@ void EventStream::UpdateStatus() {
                : recover_to_   ? StreamFact::kReplaying
                : asks && needs ? StreamFact::kAsking
                                : StreamFact::kResting);
+  keeper_.Note(tracker_.live() || heard_ ? StreamFact::kAlsoLive : StreamFact::kAnswersOnly);
   StreamStatus status = keeper_.status();
   if (status.state == StreamState::kSynchronised || status.state == StreamState::kConnecting) refused_.reset();
   if (status.state == StreamState::kUnsynchronised || taking_) status.refused = refused_;
+  status.replay_silent = replay_ && replay_->silent() && status.state != StreamState::kSynchronised;
   if (status == status_) return;
   status_ = status;
   sink_->OnState(status_);
@@ -244,6 +250,7 @@ bool EventStream::TakeLive() {
   // A connection is counted before its messages can be read: this look tells whether the message may be a new one's.
   LookAtPeers();
   heard_at_ = now_;
+  renewed_ = false;
   keeper_.Note(StreamFact::kHeard);
   const std::vector<FrameView> views(frames->begin(), frames->end());
   const std::optional<LiveMessage> parsed = ParseLiveMessage(views);
@@ -270,6 +277,7 @@ bool EventStream::TakeLive() {
 void EventStream::HandleLive(Waiting message) {
   const SequenceNumber number = message.sequence;
   if (Resting() && !stopping_) {
+    Hear(message);
     ++stats_.left_out;
     return;
   }
@@ -278,11 +286,9 @@ void EventStream::HandleLive(Waiting message) {
   if (verdict == SequenceVerdict::kDuplicate && tracker_.live() == number && !SameAsLast(message)) {
     verdict = SequenceVerdict::kRestart;
   }
-  if (verdict == SequenceVerdict::kDuplicate && tracker_.live() != number && replay_ && peers_.present() <= 1) {
-    if (const std::optional<Contradiction> contradiction = Contradicted(message)) {
-      Contradict(number, *contradiction);
-      return;
-    }
+  if (verdict == SequenceVerdict::kDuplicate && tracker_.live() != number && replay_ && peers_.present() <= 1 &&
+      !JudgeRepeated(message)) {
+    return;
   }
   if (verdict == SequenceVerdict::kRestart) {
     // The new life cannot replay the old one's messages.
@@ -343,31 +349,34 @@ bool EventStream::SameAsLast(const Waiting& message) const {
 }
 
 void EventStream::ApplyLive(Waiting message) {
-  Apply({message.sequence, AsText(message.frames[0]), message.frames[2], MessageOrigin::kLive});
+  const bool read = Apply({message.sequence, AsText(message.frames[0]), message.frames[2], MessageOrigin::kLive});
   last_live_ = std::move(message);
-  AskForProof();
+  if (read) NoteLive();
 }
 
-void EventStream::Note(SequenceNumber number, FrameView payload) {
+void EventStream::Note(SequenceNumber number, FrameView payload, MessageOrigin origin) {
   if (!tracker_.started() && number == tracker_.first()) keeper_.Note(StreamFact::kFirstNumber);
   tracker_.AdvanceTo(number + 1);
-  applied_.Note(number, payload);
+  const AppliedPayloads::Entry entry{number, AppliedPayloads::ContentOf(payload), origin == MessageOrigin::kReplay};
+  applied_.Note(entry);
+  if (entry.answered) NoteAnswered(entry);
 }
 
-void EventStream::Apply(const StreamMessage& message) {
-  Note(message.sequence, message.payload);
+// False when it cannot be read.
+bool EventStream::Apply(const StreamMessage& message) {
+  Note(message.sequence, message.payload, message.origin);
   const auto decoded = DecodeBatch(message.payload, decode_);
   if (!decoded) {
     ++stats_.undecodable;
     NoteUnreadable();
     sink_->OnUndecodable(message, decoded.error());
-    return;
+    return false;
   }
   if (!Fits(*decoded)) {
     ++stats_.undecodable;
     NoteUnreadable();
     sink_->OnUndecodable(message, TooManyShelves());
-    return;
+    return false;
   }
   ++stats_.applied;
   if (message.origin == MessageOrigin::kReplay) ++stats_.replayed;
@@ -375,7 +384,12 @@ void EventStream::Apply(const StreamMessage& message) {
   if (!decoded->without_time) newest_ts_ = std::max(newest_ts_, decoded->batch.ts);
   sink_->OnBatch(message, *decoded);
   NoteApplied(*decoded);
-  if (message.origin == MessageOrigin::kLive && HasClear(decoded->batch)) keeper_.Note(StreamFact::kAgreed);
+  if (message.origin != MessageOrigin::kLive) return true;
+  live_since_ = live_since_ || !decoded->batch.empty();
+  if (!HasClear(decoded->batch)) return true;
+  by_answers_ = false;
+  keeper_.Note(StreamFact::kAgreed);
+  return true;
 }
 
 bool EventStream::Fits(const DecodedBatch& batch) {
@@ -403,6 +417,7 @@ void EventStream::StartRecovery(SequenceNumber to) {
   recover_from_ = tracker_.next();
   recover_to_ = to;
   recovery_lost_some_ = false;
+  recovery_joins_ = !tracker_.started();
   sink_->OnRecovery(recover_from_, to);
   // A running question brings what is missing, too.
   if (!replay_->active() && !asking_) replay_->Start(recover_from_);
@@ -451,7 +466,7 @@ void EventStream::ApplyReplayed(const ReplayMessage& message) {
     if (!message.topic && !std::exchange(topic_unknown_, true)) sink_->OnTopicUnknown();
     if (message.topic && !AsText(*message.topic).starts_with(options_.topic)) {
       ++stats_.other_topic;
-      Note(message.sequence, message.payload);
+      Note(message.sequence, message.payload, MessageOrigin::kReplay);
       sink_->OnOtherTopic(message.sequence);
       return;
     }
@@ -466,7 +481,9 @@ void EventStream::EndRecovery(GapReason reason) {
   if (recover_to_) {
     const SequenceNumber to = *std::exchange(recover_to_, std::nullopt);
     if (tracker_.next() <= to) GiveUp(to, reason);
-    if (!recovery_lost_some_) {
+    if (!recovery_lost_some_ && recovery_joins_) {
+      sink_->OnJoined(recover_from_, to);
+    } else if (!recovery_lost_some_) {
       ++stats_.healed;
       sink_->OnHealed(recover_from_, to);
     }

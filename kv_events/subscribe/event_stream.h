@@ -18,6 +18,7 @@
 #include "kv_events/subscribe/event_stream_stats.h"
 #include "kv_events/subscribe/hello_client.h"
 #include "kv_events/subscribe/live_link.h"
+#include "kv_events/subscribe/proof_client.h"
 #include "kv_events/subscribe/replay_client.h"
 #include "kv_events/subscribe/replay_gate.h"
 #include "kv_events/subscribe/sequence_tracker.h"
@@ -84,8 +85,11 @@ struct SnapshotTaking {
 //
 // A live message below the next number repeats what was applied. If its payload is another one, or if it is not known
 // and was made after what is held (without times: no answer went past it lately), live link and replay link are not of
-// one publisher: the stream begins anew, and is not synchronised before a replay brings the bytes that came live. A
-// hello of the same life whose next number was passed before it was asked for makes it begin anew, too. Beginnings in
+// one publisher: the stream begins anew, and is not synchronised before they agree. That is when an answer has the
+// bytes of a message that came live, or when a digest has the effect of live messages. The replay is asked for the
+// latest live message once in a life that was begun by answers, when a digest differs, and, ever less often, while the
+// stream is in doubt. A hello of the same life whose next number was passed before it was asked for makes it begin
+// anew, too. Beginnings in
 // quick succession are followed by a rest, in which live messages are dropped.
 //
 // A subscription chooses among live messages, a replay brings what the publisher has: options.topic leaves out there
@@ -120,7 +124,7 @@ class EventStream {
   // Whether a replay or a snapshot runs or is about to; until then nothing can be concluded from silence.
   bool recovering() const noexcept;
   // What to wait on for input; null where there is none.
-  std::array<FrameLink*, 4> links() const noexcept;
+  std::array<FrameLink*, 5> links() const noexcept;
   PeerCounts live_peers() noexcept { return live_.peers(); }
   // Whether a publisher is there, as of the last call.
   bool connected() const noexcept { return peers_.present() > 0; }
@@ -160,12 +164,16 @@ class EventStream {
   struct Tail {
     SequenceNumber next = 0;
     MonotonicNanos late_at = 0;  // from then on what is missing is asked for
-    bool mute = false;           // nothing at all came live since the hello before
+    // Messages were sent after the hello before; nothing at all came live since.
+    std::optional<MonotonicNanos> mute_since;
   };
   struct DigestAt {
     SequenceNumber next = 0;  // it is the digest before this batch
     DigestEntries entries;
   };
+
+  // Of live links that are given up for being mute.
+  static constexpr BackOff kRenewals{5'000'000'000, 300'000'000'000, 600'000'000'000};
 
   EventStream(LiveLink live, ReplayLinkFactory replay, const EventStreamOptions& options, StreamSink* sink);
 
@@ -174,11 +182,11 @@ class EventStream {
   void HandleLive(Waiting message);
   void TakeGap(Waiting message);
   void ApplyLive(Waiting message);
-  void Apply(const StreamMessage& message);
+  bool Apply(const StreamMessage& message);
   bool Fits(const DecodedBatch& batch);
   void NoteApplied(const DecodedBatch& batch);
   void NoteUnreadable();
-  void Note(SequenceNumber number, FrameView payload);
+  void Note(SequenceNumber number, FrameView payload, MessageOrigin origin);
   bool SameAsLast(const Waiting& message) const;
   bool CanReplay() const noexcept { return replay_ && traits_.replay == ReplayForm::kHistory; }
   bool WorkOnReplay();
@@ -213,11 +221,13 @@ class EventStream {
   void Ask();
   void AskByContent();
   void AskForState();
+  bool RenewMute();
   bool TellLife(const ReplayMessage& message);
   void EndQuestion(ReplayClient::Outcome outcome);
   void StopQuestion() noexcept;
   bool WorkOnHello();
   bool CheckDue() const noexcept;
+  MonotonicNanos LongerCheckPause() const noexcept;
   void StartHello(HelloPurpose purpose);
   void TakeHello(Hello hello);
   void AskBehind();
@@ -230,11 +240,16 @@ class EventStream {
   void CheckSoon() noexcept { next_check_ = now_; }
 
   // event_stream_trust.cc
-  std::optional<Contradiction> Contradicted(const Waiting& message) const;
+  bool JudgeRepeated(const Waiting& message);
+  void Hear(const Waiting& message);
   void Contradict(SequenceNumber number, Contradiction contradiction);
   void Rest();
   bool Resting() const noexcept { return now_ < rest_until_; }
-  void AskForProof();
+  void NoteAnswered(const AppliedPayloads::Entry& answered);
+  void NoteLive();
+  void Agree();
+  bool WorkOnProof();
+  void TakeProof(ProofClient::Outcome outcome);
 
   // event_stream_snapshot.cc
   bool SnapshotsOffered() const noexcept;
@@ -260,6 +275,7 @@ class EventStream {
   std::optional<ReplayClient> replay_;
   std::optional<HelloClient> hello_;  // nothing where it may not be asked
   std::optional<SnapshotClient> snapshot_;
+  std::optional<ProofClient> proof_;
   MonotonicNanos now_ = 0;  // of the running call
   SequenceTracker tracker_;
   EventStreamStats stats_;
@@ -280,7 +296,8 @@ class EventStream {
   SequenceNumber recover_from_ = 0;
   std::optional<SequenceNumber> recover_to_;
   bool recovery_lost_some_ = false;
-  WaitingQueue waiting_;  // ascending numbers
+  bool recovery_joins_ = false;  // nothing of this life was applied before
+  WaitingQueue waiting_;         // ascending numbers
 
   PeerCounts peers_;
   bool question_due_ = false;
@@ -313,8 +330,18 @@ class EventStream {
 
   BackOff beginnings_;
   MonotonicNanos rest_until_ = 0;
-  bool proof_due_ = false;  // the next question compares bytes
+  // The latest live message of this life; of a stream in doubt, also of the one that was left.
+  std::optional<AppliedPayloads::Entry> heard_;
+  bool by_answers_ = false;    // what is held is partly from answers
+  bool live_since_ = false;    // ... and events came live after the latest
+  bool proven_ = false;        // live messages and answers of this life agreed
+  bool proof_wanted_ = false;  // the replay is to be asked for heard_
+  bool proof_asked_ = false;   // it was, as it is once in a life
   MonotonicNanos proof_at_ = 0;
+  MonotonicNanos proof_pause_ = 0;
+  BackOff renewals_;
+  bool renewed_ = false;         // the live link was, and brought nothing since
+  MonotonicNanos renew_at_ = 0;  // not earlier
 
   std::optional<SnapshotTaking> taking_;
   bool snapshot_wanted_ = false;

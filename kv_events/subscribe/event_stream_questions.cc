@@ -74,6 +74,7 @@ void EventStream::Interrupt() {
   replay_->Stop();
   StopQuestion();
   if (hello_) hello_->Stop();
+  if (proof_) proof_->Stop();
   tail_.reset();
   digest_due_.reset();
   recover_to_.reset();
@@ -107,7 +108,14 @@ bool EventStream::ListenForSilence() {
   const MonotonicNanos limit = MonotonicNanos{kSilentHeartbeats} * said_->heartbeat_interval_ms * 1'000'000;
   if (now_ - heard_at_ < limit) return false;
   keeper_.Note(StreamFact::kSilent);
-  if (!live_.renewable()) return false;
+  return RenewMute();
+}
+
+// Gives the live link up, if another one can be made; again and again in vain ever less often. Whether it did.
+bool EventStream::RenewMute() {
+  if (!live_.renewable() || (renewed_ && now_ < renew_at_)) return false;
+  if (!std::exchange(renewed_, true)) renewals_ = kRenewals;
+  renew_at_ = now_ + renewals_.Next(now_);
   ++stats_.renewed;
   live_.Renew(now_);
   return true;
@@ -177,7 +185,9 @@ void EventStream::BeginLife() {
   tail_.reset();
   digest_due_.reset();
   snapshot_wanted_ = false;
-  proof_due_ = false;
+  heard_.reset();
+  by_answers_ = live_since_ = proven_ = proof_wanted_ = proof_asked_ = false;
+  if (proof_) proof_->Stop();
   hello_behind_ = 0;
   keeper_.Note(StreamFact::kNewLife);
   if (publisher_ == Publisher::kKvwire) CheckSoon();
@@ -203,12 +213,9 @@ bool EventStream::WorkOnQuestion(bool drained) {
 
 void EventStream::Ask() {
   joining_ = !tracker_.started();
-  const std::optional<AppliedPayloads::Entry> last = applied_.last();
-  const bool live = last && last_live_ && last_live_->sequence == last->sequence;
-  const bool by_content = std::exchange(proof_due_, false) && live;
   if (traits_.replay == ReplayForm::kState) {
     AskForState();
-  } else if (hello_ && publisher_ != Publisher::kOther && !by_content) {
+  } else if (hello_ && publisher_ != Publisher::kOther) {
     asking_ = true;
     StartHello(HelloPurpose::kQuestion);
   } else {
@@ -242,7 +249,6 @@ bool EventStream::TellLife(const ReplayMessage& message) {
   life_asked_.reset();
   const bool kept = message.sequence == asked.sequence;
   if (kept && AppliedPayloads::ContentOf(message.payload) == asked.content) {
-    if (last_live_ && last_live_->sequence == asked.sequence) keeper_.Note(StreamFact::kAgreed);
     unheard_ = false;
     if (epoch_ && publisher_ == Publisher::kOther) {
       publisher_ = Publisher::kKvwire;  // whether it answers hellos now or not
@@ -256,10 +262,6 @@ bool EventStream::TellLife(const ReplayMessage& message) {
     interrupted_ = reconnected_ = false;
     keeper_.Note(StreamFact::kSameLife);
     return true;
-  }
-  if (kept && !interrupted_ && keeper_.contradicted()) {
-    Contradict(asked.sequence, Contradiction::kLiveDiffers);
-    return false;
   }
   replay_->Stop();
   asking_ = unheard_ = false;
@@ -352,6 +354,11 @@ bool EventStream::WorkOnHello() {
   return true;
 }
 
+// Of a publisher that does not answer.
+MonotonicNanos EventStream::LongerCheckPause() const noexcept {
+  return std::min(2 * check_pause_, std::max(check_interval_, kLongestCheckPause));
+}
+
 void EventStream::TakeNoHello(HelloClient::Outcome outcome) {
   const bool question = hello_purpose_ == HelloPurpose::kQuestion;
   const bool other = outcome == HelloClient::Outcome::kOther;
@@ -365,7 +372,7 @@ void EventStream::TakeNoHello(HelloClient::Outcome outcome) {
     if (epoch_ && check_pause_ > 0) next_check_ = now_ + check_pause_;  // what it publishes may show otherwise
   } else {
     if (publisher_ == Publisher::kKvwire || doubtful) keeper_.Note(StreamFact::kUnanswered);
-    check_pause_ = std::min(2 * check_pause_, std::max(check_interval_, kLongestCheckPause));
+    check_pause_ = LongerCheckPause();
     if (check_pause_ > 0) next_check_ = now_ + check_pause_;
   }
   if (question && doubtful && publisher_ == Publisher::kUnknown) {
@@ -385,19 +392,22 @@ void EventStream::TakeHello(Hello hello) {
   ++stats_.hellos;
   publisher_ = Publisher::kKvwire;
   keeper_.Note(StreamFact::kAnswered);
-  check_pause_ = check_interval_;
+  check_pause_ = replay_->silent() ? LongerCheckPause() : check_interval_;
   if (check_pause_ > 0) next_check_ = now_ + check_pause_;
   const std::optional<std::uint64_t> before = std::exchange(epoch_, hello.epoch);
   if (before && *before != hello.epoch) {
     BeginOtherLife();
     return;
   }
-  if (before && hello.next < hello_behind_ && peers_.present() <= 1) {
+  // What is held may be of the life before the connection's end: only an epoch tells.
+  const bool same = before || (!interrupted_ && heard_);
+  if (same && hello.next < hello_behind_ && peers_.present() <= 1) {
     Contradict(hello.next, Contradiction::kNumbersBack);
     return;
   }
   if (before && hello_behind_ > 0) keeper_.Note(StreamFact::kInOrder);
   if (!said_) heard_at_ = now_;
+  const bool published = said_ && hello.next > said_->next && options_.topic.empty();
   said_ = std::move(hello);
   if (hello_purpose_ == HelloPurpose::kQuestion && interrupted_ && !before) {
     AskByContent();  // there is no epoch to compare
@@ -405,7 +415,8 @@ void EventStream::TakeHello(Hello hello) {
   }
   if (said_->digest && stats_.other_topic == 0) digest_due_ = DigestAt{said_->next, *said_->digest};
   if (said_->next > tracker_.next() && !tail_) {
-    tail_ = Tail{said_->next, now_ + kTailGrace, checked_at_ > 0 && heard_at_ <= checked_at_};
+    tail_ = Tail{said_->next, now_ + kTailGrace, std::nullopt};
+    if (published && checked_at_ > 0) tail_->mute_since = checked_at_;
   }
   checked_at_ = now_;
   if (!tracker_.started() && waiting_.empty()) {
@@ -461,9 +472,9 @@ bool EventStream::FollowTail() {
   const bool free = !asking_ && !interrupted_ && !taking_ && !recover_to_ && !replay_->active() && !Away();
   if (now_ < tail_->late_at || !free) return false;
   const Tail tail = *std::exchange(tail_, std::nullopt);
-  if (tail.mute && live_.renewable()) {
-    ++stats_.renewed;
-    live_.Renew(now_);  // the next connection's question brings the rest
+  if (tail.mute_since && heard_at_ <= *tail.mute_since && RenewMute()) return true;  // its question brings the rest
+  if (!tracker_.started() || replay_->silent()) {
+    question_due_ = true;
   } else if (said_ && said_->oldest && *said_->oldest > tracker_.next() && SnapshotsOffered()) {
     NoteRefusal(*said_->oldest);
     WantSnapshot();
@@ -493,9 +504,11 @@ void EventStream::JudgeDigest(const DigestEntries& theirs) {
   if (Normal(*std::move(ours)) == Normal(theirs)) {
     keeper_.Note(StreamFact::kDigestMatches);
     snapshot_wanted_ = false;
+    if (live_since_ || (heard_ && !by_answers_)) Agree();
   } else {
     ++stats_.digests_differed;
     keeper_.Note(StreamFact::kDigestDiffers);
+    proof_wanted_ = heard_.has_value();
     sink_->OnDigestDiffers(tracker_.next(), theirs);
     WantSnapshot();
   }

@@ -121,6 +121,8 @@ void EventStream::EndSnapshot(const SnapshotPiece& end) {
   taking_.reset();
   tracker_.AdvanceTo(end.number);
   answered_at_ = now_;
+  by_answers_ = true;
+  live_since_ = false;
   ++stats_.snapshots;
   snapshot_attempts_ = 0;
   snapshot_pause_ = 0;

@@ -51,6 +51,18 @@ Result<std::vector<StreamAddress>> AddressesOfRanks(const StreamAddress& rank0, 
   return addresses;
 }
 
+std::string OtherRank(const StreamAddress& address, const std::optional<std::int64_t>& named) {
+  if (!address.rank || !named || *named == *address.rank) return {};
+  return fmt::format("its batches name rank {}, and its address is that of rank {}", *named, *address.rank);
+}
+
+std::optional<std::string> RankNotes::Look(const StreamAddress& address, const std::optional<std::int64_t>& named) {
+  if (!address.rank || !named || *named == *address.rank) return std::nullopt;
+  if (said_.size() == kMost || std::ranges::find(said_, *named) != said_.end()) return std::nullopt;
+  said_.push_back(*named);
+  return OtherRank(address, named) + ": ports and ranks are mixed up";
+}
+
 std::string RankGroup::Why() const {
   if (missing.empty()) return {};
   return fmt::format("rank{} {} missing", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,22 @@ inline constexpr std::int64_t kMaxDpSize = 1024;
 
 // `address` as that of rank `rank` of the instance called as it is: the name becomes "NAME#RANK".
 StreamAddress AsRank(StreamAddress address, std::int64_t rank);
+
+// "its batches name rank 3, and its address is that of rank 2"; empty when they do not name another one.
+std::string OtherRank(const StreamAddress& address, const std::optional<std::int64_t>& named);
+
+// Says that a stream's batches name another rank, once for each such rank.
+// Threads: one thread at a time. Bounds: kMost ranks.
+class RankNotes {
+ public:
+  static constexpr std::size_t kMost = 16;
+
+  // The line to be said now, without the stream's name.
+  std::optional<std::string> Look(const StreamAddress& address, const std::optional<std::int64_t>& named);
+
+ private:
+  std::vector<std::int64_t> said_;
+};
 
 // The streams of all ranks of an instance, from the addresses of its rank 0 and by the producer's rule: port + rank,
 // of ipc "_dp<rank>". Errors: name endpoint or replay_endpoint, its value and what is allowed.

@@ -74,7 +74,10 @@ ReplayClient::Outcome ReplayClient::Poll(SequenceNumber resume, MonotonicNanos n
     Open(resume, now);
   }
   std::optional<InFrames> received = ask_.Poll(now);
-  if (!received) {
+  if (received) {
+    silent_ = false;
+  } else {
+    silent_ = silent_ || (ask_.Silent(now) && messages_ == 0);
     return ask_.Silent(now) || now >= give_up_at_ ? FailAttempt(resume, now) : Outcome::kNothing;
   }
   const std::vector<FrameView> views(received->begin(), received->end());

@@ -58,6 +58,8 @@ class ReplayClient {
   bool at_first() const noexcept { return messages_ == 1; }
   std::uint64_t attempts() const noexcept { return total_attempts_; }
   std::uint64_t malformed() const noexcept { return malformed_; }
+  // Whether the last attempt brought nothing.
+  bool silent() const noexcept { return silent_; }
   // Whether any link was ever connected, as far as the links tell (FrameLink::peers), or brought anything.
   bool reached() const noexcept { return ask_.reached(); }
 
@@ -78,6 +80,7 @@ class ReplayClient {
   SequenceNumber attempt_start_ = 0;
   std::optional<MonotonicNanos> resume_at_;  // the next attempt, after one that brought nothing
   std::uint64_t messages_ = 0;               // of the present answer
+  bool silent_ = false;
   MonotonicNanos give_up_at_ = 0;
   std::uint64_t total_attempts_ = 0;
   std::uint64_t malformed_ = 0;

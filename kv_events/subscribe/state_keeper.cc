@@ -6,6 +6,10 @@ namespace kvwire {
 namespace {
 
 constexpr std::string_view kSeveralReason = "several publishers feed this stream";
+constexpr std::string_view kNumbersBackReason =
+    "the publisher's numbers went back within one life, or the replay address is another publisher's";
+constexpr std::string_view kAnswersOnlyReason =
+    "every number was applied, by the replay address's word alone: nothing came live yet";
 
 }  // namespace
 
@@ -42,6 +46,12 @@ void StateKeeper::Note(StreamFact fact) noexcept {
       return;
     case StreamFact::kCaughtUp:
       behind_ = false;
+      return;
+    case StreamFact::kAnswersOnly:
+      answers_only_ = true;
+      return;
+    case StreamFact::kAlsoLive:
+      answers_only_ = false;
       return;
     case StreamFact::kNewLife:
       held_ = Held::kNothing;
@@ -119,7 +129,7 @@ StreamStatus StateKeeper::status() const noexcept {
     return {StreamState::kUnsynchronised,
             "live messages and answers differ: the replay address may be another publisher's"};
   }
-  if (numbers_back_) return {StreamState::kUnsynchronised, "the publisher's numbers went back within one life"};
+  if (numbers_back_) return {StreamState::kUnsynchronised, kNumbersBackReason};
   if (activity_ == StreamFact::kAsking) return {StreamState::kRecovering, "the publisher is asked what was missed"};
   if (activity_ == StreamFact::kReplaying) return {StreamState::kRecovering, "a replay is under way"};
   if (activity_ == StreamFact::kTakingSnapshot) return {StreamState::kRecovering, "a snapshot is under way"};
@@ -134,7 +144,7 @@ StreamStatus StateKeeper::status() const noexcept {
   if (unanswered_) return {StreamState::kSuspect, "the publisher no longer answers"};
   if (behind_) return {StreamState::kSuspect, "the publisher has sent messages that did not come"};
   if (unreadable_) return {StreamState::kSuspect, "an event or a message could not be read"};
-  return {StreamState::kSynchronised, "every number was applied"};
+  return {StreamState::kSynchronised, answers_only_ ? kAnswersOnlyReason : "every number was applied"};
 }
 
 }  // namespace kvwire

@@ -21,6 +21,8 @@ enum class StreamFact : std::uint8_t {
   kAnswered,      // a hello was answered
   kBehind,        // the publisher has sent what did not come for some time
   kCaughtUp,      // it came
+  kAnswersOnly,   // nothing came live of this life
+  kAlsoLive,      // something did
   // Lives.
   kNewLife,      // another publisher, or nobody knows whose: what was applied is void
   kLifeInDoubt,  // the connection ended: what comes next may be of another life
@@ -80,6 +82,7 @@ class StateKeeper {
   bool silent_ = false;
   bool unanswered_ = false;
   bool behind_ = false;
+  bool answers_only_ = false;
   bool life_in_doubt_ = false;
   bool unreadable_ = false;
 };

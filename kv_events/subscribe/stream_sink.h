@@ -82,11 +82,13 @@ class StreamSink {
   // The message has its number and cannot be read; the stream goes on behind it.
   virtual void OnUndecodable(const StreamMessage& message, const DecodeError& error) = 0;
 
-  // Numbers are missing and a replay is asked for. It ends with OnHealed, or with OnGap for each part that stays
+  // Numbers are missing and a replay is asked for. It ends with OnHealed or OnJoined, or with OnGap for each part that stays
   // missing, or with kInterrupted.
   virtual void OnRecovery(SequenceNumber from, SequenceNumber to) = 0;
   // All of from..to was applied.
   virtual void OnHealed(SequenceNumber from, SequenceNumber to) = 0;
+  // The same of what was published before the first message of a life was received: nothing had been lost.
+  virtual void OnJoined(SequenceNumber /*from*/, SequenceNumber /*to*/) {}
   virtual void OnGap(const StreamGap& gap) = 0;
 
   // The publisher began anew; what was held is void. Comes after everything of the old life. `last` is the last number

@@ -6,12 +6,13 @@
 namespace kvwire {
 
 std::string StreamStatus::Reason() const {
-  if (!refused) return std::string(reason);
-  std::string text = fmt::format("{}: cannot resume from {}", reason, refused->asked);
-  if (refused->newest) {
+  std::string text(reason);
+  if (refused) text += fmt::format(": cannot resume from {}", refused->asked);
+  if (refused && refused->newest) {
     text += fmt::format(", oldest={} newest={}", refused->oldest ? fmt::format("{}", *refused->oldest) : "none",
                         *refused->newest);
   }
+  if (replay_silent) text += "; the replay does not answer";
   return text;
 }
 

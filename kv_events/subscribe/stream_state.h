@@ -44,8 +44,10 @@ struct StreamStatus {
   StreamState state = StreamState::kConnecting;
   std::string_view reason = "not connected yet";
   std::optional<ResumeRefusal> refused = std::nullopt;  // the first since what is held was all there is
+  bool replay_silent = false;                           // the replay was asked, and does not answer; not synchronised
 
-  // The reason and, if there is one, the refusal: "messages are missing: cannot resume from 3, oldest=7 newest=9".
+  // The reason and, if there is one, the refusal: "messages are missing: cannot resume from 3, oldest=7 newest=9"; and
+  // "; the replay does not answer".
   std::string Reason() const;
 
   friend bool operator==(const StreamStatus&, const StreamStatus&) = default;

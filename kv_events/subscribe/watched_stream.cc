@@ -94,6 +94,7 @@ int WatchedStream::DoWork(MonotonicNanos now) {
   board_.Look(*stream_, sink_->checker(), now);
   NoteState(now);
   NoteLookups();
+  NoteRank();
   return work;
 }
 
@@ -132,6 +133,12 @@ void WatchedStream::NoteLookups() {
   if (failed == lookups_failed_) return;
   lookups_failed_ = failed;
   if (!failed.empty()) Log(options_.log, LogLevel::kWarning, fmt::format("{}: {}", Title(), EscapeText(failed)));
+}
+
+void WatchedStream::NoteRank() {
+  if (!options_.log) return;
+  const std::optional<std::string> line = ranks_.Look(address(), sink_->checker().last_rank());
+  if (line) Log(options_.log, LogLevel::kWarning, fmt::format("{}: {}", Title(), *line));
 }
 
 std::string WatchedStream::Title() const {

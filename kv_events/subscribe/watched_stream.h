@@ -13,6 +13,7 @@
 #include "kv_events/subscribe/event_stream.h"
 #include "kv_events/subscribe/figure_board.h"
 #include "kv_events/subscribe/live_link.h"
+#include "kv_events/subscribe/rank_group.h"
 #include "kv_events/subscribe/state_notes.h"
 #include "kv_events/subscribe/stream_checker.h"
 #include "kv_events/subscribe/stream_figures.h"
@@ -78,6 +79,7 @@ class WatchedStream {
   WatchedStream(StreamAddress address, Options options, std::unique_ptr<CheckedSink> sink);
   void NoteState(MonotonicNanos now);
   void NoteLookups();
+  void NoteRank();
   std::string Title() const;
 
   const Options options_;
@@ -88,6 +90,7 @@ class WatchedStream {
   std::unique_ptr<EventStream> stream_;
 
   StateNotes notes_;
+  RankNotes ranks_;
   FigureBoard board_;
 };
 

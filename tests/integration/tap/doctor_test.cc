@@ -73,9 +73,10 @@ TEST_CASE("doctor finds nothing wrong with a publisher that is well") {
   CHECK(doctor.Wait() == 0);
   const std::string& out = doctor.output();
   CAPTURE(out);
-  for (const char* const check : {"resolved", "connected", "handshake", "replay resolved", "replay connected",
-                                  "replay handshake", "direction", "replay socket", "subscribed", "first message",
-                                  "topic", "rank", "block size", "format", "clock", "replay answer", "hello"}) {
+  for (const char* const check :
+       {"resolved", "connected", "handshake", "replay resolved", "replay connected", "replay handshake", "direction",
+        "replay socket", "subscribed", "first message", "topic", "rank", "block size", "format", "clock",
+        "same publisher", "replay answer", "hello"}) {
     CHECK_MESSAGE(Has(out, fmt::format("\u2713 {:<17} ", check)), check);
   }
   CHECK(Has(out, "block size        4\n"));
@@ -86,6 +87,43 @@ TEST_CASE("doctor finds nothing wrong with a publisher that is well") {
   CHECK(Has(out, ", with topics\n"));
   CHECK(Has(out, "hello             kvwire's own: epoch "));
   CHECK(out.ends_with("all is well\n"));
+}
+
+TEST_CASE("C8: doctor sees that the replay address is another publisher's, given as ENDPOINT,REPLAY_ENDPOINT") {
+  for (const bool longer : {true, false}) {
+    Source source;
+    Source other;
+    for (std::uint64_t i = 0; i < 5; ++i) source.Publish(FreshBatch(i));
+    for (std::uint64_t i = 0; longer && i < 2000; ++i) other.Publish(FreshBatch(5000 + i));
+    ChildProcess doctor(KVWIRE_BINARY,
+                        {"doctor", source.info().endpoint + "," + *other.info().replay_endpoint, "--wait", "30"});
+    for (std::uint64_t i = 100; doctor.ReadSome(20); ++i) source.Publish(FreshBatch(i));
+    CHECK(doctor.Wait() == 1);
+    CAPTURE(doctor.output());
+    CHECK(Has(doctor.output(), "\u2717 same publisher    "));
+    CHECK(Has(doctor.output(),
+              longer ? " has other bytes in the replay than it had live\n" : "the replay has nothing from message "));
+    CHECK(Has(doctor.output(), "The replay address may be another publisher's"));
+  }
+}
+
+// A process whose errors are output, too.
+std::vector<std::string> Loud(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"-c", R"(exec "$0" "$@" 2>&1)", KVWIRE_BINARY});
+  return flags;
+}
+
+TEST_CASE("doctor says what it takes instead of a name to look up, or of half a replay address") {
+  ChildProcess name("/bin/sh", Loud({"doctor", "dns://localhost:5557"}));
+  CHECK(name.Wait() == 4);
+  CHECK(Has(name.output(),
+            "ENDPOINT: \"dns://localhost:5557\": doctor looks at one publisher; allowed: tcp://HOST:PORT"));
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"doctor", "tcp://127.0.0.1:5557,5558"}, {"tap", "--endpoint", "tcp://127.0.0.1:5557,5558"}}) {
+    ChildProcess half("/bin/sh", Loud(flags));
+    CHECK(half.Wait() == 4);
+    CHECK(Has(half.output(), "; a replay address behind a comma is written in full: tcp://HOST:PORT,tcp://HOST:PORT"));
+  }
 }
 
 TEST_CASE("doctor recognises swapped addresses") {

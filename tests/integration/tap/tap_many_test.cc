@@ -269,6 +269,27 @@ TEST_CASE("B11: top shows the rank of each stream and the instance as incomplete
   CHECK(Has(json.output(), "\"ranks\":[0,1,2,3],\"missing\":[2],\"state\":\"incomplete\""));
 }
 
+TEST_CASE("B11: tap says that batches name another rank than their address, of one stream and of many") {
+  for (const bool many : {false, true}) {
+    const TempDir dir;
+    Instance instance(dir, 2, {0, 1});
+    // The address of rank 0 is said to be that of rank 5.
+    std::vector<std::string> flags{"-c",         R"(exec "$0" "$@" 2>&1)",       KVWIRE_BINARY, "tap", "--quiet",
+                                   "--endpoint", instance.endpoint() + ",rank=5"};
+    if (many) flags.insert(flags.end(), {"--endpoint", instance.endpoint() + "_dp1,rank=1"});
+    ChildProcess tap("/bin/sh", flags);
+    const std::string_view text = ": its batches name rank 0, and its address is that of rank 5: ports and ranks are";
+    for (std::uint64_t i = 0; i < 1000 && !Has(tap.output(), text); ++i) {
+      instance.PublishAll(StoreBatch(i, std::nullopt));
+      REQUIRE(tap.ReadSome(10));
+    }
+    CHECK(Has(tap.output(), text));
+    tap.Signal(SIGTERM);
+    CHECK(tap.Wait() == 0);
+    CHECK(tap.output().find(text) == tap.output().rfind(text));
+  }
+}
+
 TEST_CASE("B11: a rank that no address names is missing, too; all of them are complete") {
   const TempDir dir;
   const Instance instance(dir, 2, {0, 1});

@@ -233,6 +233,12 @@ class ReplayTrace(unittest.TestCase):
             with open("/dev/full", "w") as full:
                 self.assertEqual(subprocess.run([KVWIRE, flag], stdout=full, stderr=subprocess.DEVNULL, timeout=WATCHDOG).returncode, 1)
 
+    def test_help_shows_no_value_that_a_flag_stands_for(self):
+        for command in ("serve", "replay-trace", "tap", "top", "doctor", "play"):
+            run = subprocess.run([KVWIRE, command, "--help"], capture_output=True, text=True, timeout=WATCHDOG)
+            self.assertEqual(run.returncode, 0)
+            self.assertNotIn("{false}", run.stdout)
+
     def test_dumps_that_cannot_be_written_end_with_1(self):
         for flag in ("--dump-state", "--dump-digests"):
             run = replay(flag, "/dev/full", *self.events())

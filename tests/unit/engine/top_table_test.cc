@@ -89,13 +89,40 @@ TEST_CASE("B11: ranks have a column, and an instance that lacks one has a line o
   CHECK(json["streams"][3]["dp_rank"] == 3);
 }
 
+TEST_CASE("B11: a stream whose batches name another rank than its address has a line above the table") {
+  std::vector<StreamFigures> streams{Rank("tcp://10.0.0.1:5557", 1, RankPresence::kNow)};
+  streams[0].address.dp_size = 0;
+  streams[0].rank = 1;
+  CHECK(TopLines(streams, 0, TableSize())[1].starts_with("STREAM "));
+  streams[0].rank = 3;
+  CHECK(TopLines(streams, 0, TableSize())[1] ==
+        "tcp://10.0.0.1:5557#1: its batches name rank 3, and its address is that of rank 1");
+  CHECK(TopAsJson(streams, 0, 0)["streams"][0]["other_rank"] ==
+        "its batches name rank 3, and its address is that of rank 1");
+}
+
+TEST_CASE("B11: that a stream's batches name another rank is said once for each such rank") {
+  const StreamAddress address = Rank("engine", 1, RankPresence::kNow).address;
+  RankNotes notes;
+  CHECK_FALSE(notes.Look(address, std::nullopt));
+  CHECK_FALSE(notes.Look(address, 1));
+  CHECK(notes.Look(address, 2) ==
+        "its batches name rank 2, and its address is that of rank 1: ports and ranks are mixed up");
+  CHECK_FALSE(notes.Look(address, 1));
+  CHECK_FALSE(notes.Look(address, 2));
+  CHECK(notes.Look(address, 3));
+  for (std::int64_t rank = 0; rank < 100; ++rank) notes.Look(address, 100 + rank);
+  CHECK_FALSE(notes.Look(address, 1000));
+  CHECK_FALSE(RankNotes().Look(StreamAddress(), 2));
+}
+
 TEST_CASE("many incomplete instances leave room for the table") {
   std::vector<StreamFigures> streams;
   for (int i = 0; i < 30; ++i) streams.push_back(Rank(fmt::format("engine-{:02}", i), 0, RankPresence::kNow));
   const auto lines = TopLines(streams, 0, {80, 24});
   CHECK(lines.size() == 24);
   CHECK(lines[1] == "engine-00: incomplete, ranks 1, 2, 3 missing (1 of 4 are there)");
-  CHECK(lines[6] == "25 instances are incomplete");
+  CHECK(lines[6] == "and 25 more such lines");
   CHECK(lines[7].starts_with("STREAM "));
 }
 

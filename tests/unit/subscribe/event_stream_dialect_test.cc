@@ -117,7 +117,7 @@ TEST_CASE("xllm: an answer that is not one state and the end mark is none, and i
     CHECK(rig.attempts.size() == 2);
     rig.Answer({state, EndLegacy()});
     rig.Work(kSecond);
-    CHECK(rig.stream->status() == kSynchronised);
+    CHECK(rig.stream->status() == kByAnswers);
   }
 }
 

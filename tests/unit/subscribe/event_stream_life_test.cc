@@ -38,7 +38,7 @@ TEST_CASE("with the first connection the stream asks what was published before, 
     rig.Answer({ReplayWithTopic(0)});
     CHECK(rig.See({Live(2), Live(3)}) == Lines{"recovery 0-1", "replay 0"});
     rig.Answer({ReplayWithTopic(1), ReplayWithTopic(2), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 1", "healed 0-1", "live 2", "live 3", "confirmed"});
+    CHECK(rig.Work() == Lines{"replay 1", "joined 0-1", "live 2", "live 3", "confirmed"});
   }
   SUBCASE("the first message comes live and the answer repeats it") {
     CHECK(rig.See({Live(0), Live(1)}) == Lines{"live 0", "live 1"});
@@ -170,7 +170,7 @@ TEST_CASE("after a lost connection nothing is applied before the publisher's lif
     CHECK(rig.See({Live(4, 1)}, 6 * kSecond) == Lines{"recovery 0-3"});
     rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), ReplayWithTopic(2, 1), ReplayWithTopic(3, 1)});
     CHECK(rig.Work(6 * kSecond) ==
-          Lines{"replay 0", "replay 1", "replay 2", "replay 3", "healed 0-3", "live 4", "confirmed"});
+          Lines{"replay 0", "replay 1", "replay 2", "replay 3", "joined 0-3", "live 4", "confirmed"});
   }
   SUBCASE("more live messages than may wait: all is forgotten, and the rest of them may be of either life, too") {
     std::vector<InFrames> many;
@@ -277,7 +277,7 @@ TEST_CASE("C14: a connection that ends before its first message is read is an in
     CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
     CHECK(rig.See({Live(2, 1)}) == Lines{"recovery 0-1"});
     rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), ReplayWithTopic(2, 1), EndWithTopic()});
-    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "healed 0-1", "live 2", "confirmed"});
+    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "joined 0-1", "live 2", "confirmed"});
   }
   SUBCASE("the end is noticed with the first message") {
     rig.live->peers.disconnected = 0;

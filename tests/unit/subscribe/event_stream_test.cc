@@ -211,7 +211,7 @@ TEST_CASE("a late join asks from the first number") {
   CHECK(rig.attempts[0]->sent == std::vector<InFrames>{{{}, SequenceBytes(0)}});
   SUBCASE("and is complete when the answer begins there") {
     rig.Answer({ReplayWithTopic(0), ReplayWithTopic(1), ReplayWithTopic(2), ReplayWithTopic(3), ReplayWithTopic(4)});
-    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "replay 2", "replay 3", "replay 4", "healed 0-4", "live 5"});
+    CHECK(rig.Work() == Lines{"replay 0", "replay 1", "replay 2", "replay 3", "replay 4", "joined 0-4", "live 5"});
   }
   SUBCASE("and is incomplete when the answer begins later") {
     rig.Answer({ReplayWithTopic(3), ReplayWithTopic(4), ReplayWithTopic(5), EndWithTopic()});
@@ -256,7 +256,7 @@ TEST_CASE("a restart whose beginning was missed is a late join") {
   rig.See({Live(0), Live(1), Live(2), Live(3)});
   CHECK(rig.See({Live(2, 1)}) == Lines{"restart 3 2", "recovery 0-1"});
   rig.Answer({ReplayWithTopic(0, 1), ReplayWithTopic(1, 1), EndWithTopic()});
-  CHECK(rig.Work() == Lines{"replay 0", "replay 1", "healed 0-1", "live 2"});
+  CHECK(rig.Work() == Lines{"replay 0", "replay 1", "joined 0-1", "live 2"});
 }
 
 TEST_CASE("a restart during a recovery gives up what the old life owed, and says so") {

@@ -64,10 +64,12 @@ TEST_CASE("a back-off begins with nothing, doubles up to its longest, and is ove
 TEST_CASE("applied payloads are known for the last 16,384 numbers") {
   AppliedPayloads applied;
   CHECK_FALSE(applied.last());
-  for (SequenceNumber i = 0; i <= AppliedPayloads::kKept; ++i) applied.Note(2 * i, Payload(i));
+  for (SequenceNumber i = 0; i <= AppliedPayloads::kKept; ++i)
+    applied.Note({2 * i, AppliedPayloads::ContentOf(Payload(i))});
   CHECK_FALSE(applied.Find(0));
   CHECK_FALSE(applied.Find(3));
-  CHECK(applied.Find(2) == AppliedPayloads::ContentOf(Payload(1)));
+  REQUIRE(applied.Find(2));
+  CHECK(applied.Find(2)->content == AppliedPayloads::ContentOf(Payload(1)));
   CHECK(applied.last()->sequence == 2 * AppliedPayloads::kKept);
 }
 
@@ -122,13 +124,13 @@ TEST_CASE(
     CHECK_FALSE(rig.stream->epoch());
     rig.Answer({ReplayWithTopic(0, 1), EndWithTopic()});
     CHECK(rig.Work(2 * kSecond) == Lines{"replay 0", "confirmed"});
-    CHECK(rig.stream->status() == kSynchronised);
+    CHECK(rig.stream->status() == kByAnswers);
   }
 }
 
 TEST_CASE("C4: an end mark alone does not confirm that a known publisher has sent nothing") {
   KnownRig rig(0);
-  CHECK(rig.stream->status() == kSynchronised);
+  CHECK(rig.stream->status() == kByAnswers);
   rig.hello.reset();
   rig.stream->Confirm();
   CHECK(rig.Work() == Lines{});
@@ -139,7 +141,7 @@ TEST_CASE("C4: an end mark alone does not confirm that a known publisher has sen
 
 TEST_CASE("C8: a live message with other bytes than the replay gave its number ends what was held") {
   ReplayedRig rig(50, 1);
-  CHECK(rig.stream->status() == kSynchronised);
+  CHECK(rig.stream->status() == kByAnswers);
   CHECK(rig.See({Live(0)}) == Lines{"contradiction 0 differs", "forgotten"});
   CHECK(rig.stream->status() == kDiffer);
   CHECK(rig.stream->stats().contradictions == 1);
@@ -164,28 +166,146 @@ TEST_CASE("C8: contradictions in quick succession are followed by a rest that gr
   CHECK(rig.attempts.size() - before < 12);
 }
 
-TEST_CASE("C8: when a replay brings the bytes that came live, the stream is synchronised again") {
+// The same in doubt: message 0 came live, and the replay has another one, before and after.
+struct DoubtedRig : ReplayedRig {
+  explicit DoubtedRig(SequenceNumber count) : ReplayedRig(count, 1) {
+    CHECK(See({Live(0)}) == Lines{"contradiction 0 differs", "forgotten"});
+    AnswerAll(count, 1);
+    Work();
+    CHECK(stream->status() == kDiffer);
+  }
+  std::vector<InFrames> Asked() const { return proofs.empty() ? std::vector<InFrames>() : proofs.back()->sent; }
+};
+
+TEST_CASE("C8: an answer that has the bytes of the message that contradicted is proof, of an idle stream, too") {
   ReplayedRig rig(3, 1);
   CHECK(rig.See({Live(0)}) == Lines{"contradiction 0 differs", "forgotten"});
+  CHECK(rig.stream->status() == kDiffer);
   rig.AnswerAll(2, 0);
   CHECK(rig.Work() == Lines{"replay 0", "replay 1", "confirmed"});
-  CHECK(rig.stream->status() == kDiffer);
-  CHECK(rig.See({Live(2)}, kSecond) == Lines{"live 2"});
-  CHECK(rig.attempts.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
-  SUBCASE("it does") {
-    rig.Answer({ReplayWithTopic(2), EndWithTopic()});
-    CHECK(rig.Work(kSecond) == Lines{"confirmed"});
+  CHECK(rig.stream->status() == kSynchronised);
+}
+
+TEST_CASE("C8: a live message that has the bytes an answer gave its number is proof, of an idle stream, too") {
+  ReplayedRig rig(5, 1);
+  CHECK(rig.See({Live(0)}) == Lines{"contradiction 0 differs", "forgotten"});
+  rig.Answer({ReplayWithTopic(1), ReplayWithTopic(2), ReplayWithTopic(3), EndWithTopic()});
+  rig.Work();
+  CHECK(PlainStatus(*rig.stream) == kDiffer);
+  CHECK(rig.See({Live(2)}) == Lines{});
+  CHECK(PlainStatus(*rig.stream) ==
+        StreamStatus{StreamState::kUnsynchronised, "joined late: what was announced before is not known"});
+}
+
+TEST_CASE("C8: while it is in doubt an idle stream asks for what came live, ever less often, until it is there") {
+  DoubtedRig rig(50);
+  const std::size_t before = rig.proofs.size();
+  std::size_t asked = before;
+  for (MonotonicNanos now = kSecond; now < 300 * kSecond; now += kSecond) {
+    rig.Work(now);
+    if (rig.proofs.size() == asked) continue;
+    asked = rig.proofs.size();
+    CHECK(rig.Asked() == std::vector<InFrames>{{{}, SequenceBytes(0)}});
+    rig.AnswerProof(ReplayWithTopic(0, 1));
+    CHECK(rig.Work(now) == Lines{});
+    CHECK(rig.stream->status() == kDiffer);
+  }
+  CHECK(asked - before > 6);
+  CHECK(asked - before < 14);
+  // What the other publisher answered is not taken for this one's.
+  rig.Work(400 * kSecond);
+  rig.AnswerProof(ReplayWithTopic(0));
+  CHECK(rig.Work(400 * kSecond) == Lines{"forgotten"});
+  CHECK(rig.stream->status().state != StreamState::kSynchronised);
+  rig.AnswerAll(2, 0);
+  CHECK(rig.Work(400 * kSecond) == Lines{"replay 0", "replay 1", "confirmed"});
+  CHECK(rig.stream->status().state == StreamState::kSynchronised);
+}
+
+TEST_CASE("C8: a live message that comes soon after a contradiction is asked for though nothing follows it") {
+  DoubtedRig rig(2);
+  CHECK(rig.See({Live(2)}, kTenth) == Lines{"live 2"});
+  rig.Work(2 * kSecond);
+  CHECK(rig.Asked() == std::vector<InFrames>{{{}, SequenceBytes(2)}});
+  SUBCASE("it is not there") {
+    rig.AnswerProof(EndWithTopic());
+    CHECK(rig.Work(2 * kSecond) == Lines{});
+    CHECK(rig.stream->status() == kDiffer);
+  }
+  SUBCASE("nobody answers") {
+    rig.Work(4 * kSecond);
+    CHECK(rig.stream->status() == kDiffer);
+  }
+  SUBCASE("the connection ends") {
+    ++rig.live->peers.disconnected;
+    CHECK(rig.Work(2 * kSecond) == Lines{"interrupted"});
+    CHECK(rig.stream->links()[4] == nullptr);
+  }
+}
+
+TEST_CASE("C8: of a life that answers began, the replay is asked once for the first message that came live") {
+  ReplayedRig rig(5, 1);
+  CHECK(rig.stream->status() == kByAnswers);
+  const std::size_t before = rig.proofs.size();
+  CHECK(rig.See({Live(5)}) == Lines{"live 5"});
+  REQUIRE(rig.proofs.size() == before + 1);
+  CHECK(rig.proofs.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(5)}});
+  SUBCASE("it is another publisher's, which has other bytes") {
+    rig.AnswerProof(ReplayWithTopic(5, 1));
+    CHECK(rig.Work() == Lines{"contradiction 5 differs", "forgotten"});
+    CHECK(rig.stream->status() == kDiffer);
+  }
+  SUBCASE("it is the same publisher's") {
+    rig.AnswerProof(ReplayWithTopic(5));
+    CHECK(rig.Work() == Lines{});
     CHECK(rig.stream->status() == kSynchronised);
   }
-  SUBCASE("it brings others") {
-    rig.Answer({ReplayWithTopic(2, 1), EndWithTopic()});
-    CHECK(rig.Work(kSecond) == Lines{"contradiction 2 differs", "forgotten"});
+  SUBCASE("it does not keep the message") {
+    rig.AnswerProof(EndWithTopic());
+    CHECK(rig.Work() == Lines{});
+    CHECK(rig.stream->status() == kSynchronised);
+  }
+  CHECK(rig.stream->links()[4] == nullptr);
+  const std::size_t after = rig.proofs.size();
+  if (rig.stream->status() == kSynchronised) rig.See({Live(6), Live(7)}, 100 * kSecond);
+  CHECK(rig.proofs.size() == after);
+}
+
+TEST_CASE("C8: where nothing but live messages made what is held, no replay is asked for them") {
+  KnownRig rig(3);
+  rig.See({Live(3)}, kSecond);
+  CHECK(rig.proofs.empty());
+}
+
+TEST_CASE("C8: a first hello that names a next number below what came live is another publisher's") {
+  Rig rig;
+  rig.live->peers.connected = 1;
+  rig.hello = HelloOf(3);
+  Lines said = rig.See({Live(0), Live(1), Live(2), Live(3), Live(4)});
+  CHECK(said == Lines{"live 0", "live 1", "live 2", "live 3", "live 4", "contradiction 3 back", "forgotten"});
+  REQUIRE(rig.attempts.size() == 1);
+  for (SequenceNumber i = 0; i < 3; ++i) rig.Answer({ReplayWithTopic(i, 1)});
+  rig.Answer({EndWithTopic()});
+  rig.Work();
+  CHECK(rig.stream->status() == kDiffer);
+}
+
+TEST_CASE("C8: when digests differ the replay is asked for the last live message, which tells whose digest it is") {
+  KnownRig rig(3);
+  rig.sink.digest = DigestEntries{{0, "GPU", 1, 42}};
+  rig.hello->digest = DigestEntries{{0, "GPU", 2, 99}};
+  rig.Work(5 * kSecond);
+  REQUIRE(rig.proofs.size() == 1);
+  CHECK(rig.proofs.back()->sent == std::vector<InFrames>{{{}, SequenceBytes(2)}});
+  SUBCASE("another publisher's") {
+    rig.AnswerProof(ReplayWithTopic(2, 1));
+    CHECK(rig.Work(5 * kSecond) == Lines{"contradiction 2 differs", "forgotten"});
     CHECK(rig.stream->status() == kDiffer);
   }
-  SUBCASE("it does not have it") {
-    rig.Answer({EndWithTopic()});
-    CHECK(rig.Work(kSecond) == Lines{"unconfirmed"});
-    CHECK(rig.stream->status() == kDiffer);
+  SUBCASE("the same one's") {
+    rig.AnswerProof(ReplayWithTopic(2));
+    CHECK(rig.Work(5 * kSecond) == Lines{});
+    CHECK(rig.stream->status() == StreamStatus{StreamState::kUnsynchronised, "digest differs"});
   }
 }
 
@@ -233,11 +353,30 @@ InFrames LiveMadeAt(SequenceNumber number, double ts) {
   return {ToBytes("kv"), SequenceBytes(number), Encode(batch)};
 }
 
+TEST_CASE("C8: a digest that has the effect of live messages is proof, one of answers alone is not") {
+  SnapshotRig rig(1000);
+  rig.sink.digest = DigestEntries{{0, "GPU", 1, 42}};
+  CHECK(rig.See({LiveMadeAt(13, 2.6)}, kSecond) == Lines{"contradiction 13 behind", "forgotten"});
+  rig.hello = HelloOf(1000);
+  rig.hello->oldest = 1000;
+  rig.hello->snapshots = true;
+  rig.hello->digest = rig.sink.digest;
+  rig.Work(kSecond);
+  rig.AnswerSnapshot({Chunk(1000, {1}), SnapshotEnd(1000, *rig.sink.digest)});
+  CHECK(rig.Work(kSecond).back() == "confirmed");
+  CHECK(PlainStatus(*rig.stream) == kDiffer);
+  rig.See({Live(1000)}, kSecond);
+  CHECK(PlainStatus(*rig.stream) == kDiffer);
+  rig.hello->next = 1001;
+  rig.Work(10 * kSecond);
+  CHECK(rig.stream->status() == kSynchronised);
+}
+
 TEST_CASE("C8: a live number that a snapshot is past may be on its way for long, and was not made after it") {
   EventStreamOptions options;
   options.check_interval = 0;
   SnapshotRig rig(1000, options);
-  CHECK(rig.stream->status() == kSynchronised);
+  CHECK(rig.stream->status() == kByAnswers);
   CHECK(rig.See({Live(10), Live(11)}, 600 * kSecond) == Lines{});
   CHECK(rig.See({LiveMadeAt(12, 2.5)}, 600 * kSecond) == Lines{});
   CHECK(rig.stream->status() == kSynchronised);
@@ -265,10 +404,12 @@ TEST_CASE("C8: a hello of the same life below what was passed when it was asked 
   CHECK(rig.Work(5 * kSecond).back() == "confirmed");
   CHECK(rig.stream->next() == 12);
   CHECK(rig.stream->status() ==
-        StreamStatus{StreamState::kUnsynchronised, "the publisher's numbers went back within one life"});
+        StreamStatus{StreamState::kUnsynchronised,
+                     "the publisher's numbers went back within one life, or the replay address is "
+                     "another publisher's"});
   SUBCASE("and is synchronised when the next one agrees") {
     rig.Work(10 * kSecond);
-    CHECK(rig.stream->status() == kSynchronised);
+    CHECK(rig.stream->status() == kByAnswers);
   }
   SUBCASE("and again when the next one goes back, too") {
     rig.hello = HelloOf(11);
@@ -351,7 +492,7 @@ TEST_CASE("the end of a snapshot may come without a digest") {
   rig.Work();
   rig.AnswerSnapshot({Chunk(10, {1}), {{}, ToBytes(kSnapshotEndName), SequenceBytes(10), {}}, EndWithTopic()});
   CHECK(rig.Work() == Lines{"snapshot from 10", "chunk 10 of 1", "snapshot to 10", "confirmed"});
-  CHECK(rig.stream->status() == kSynchronised);
+  CHECK(rig.stream->status() == kByAnswers);
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST_CASE("C21: a publisher that is absent, comes, goes and comes back is follow
     CHECK(rig.Receive({Live(1, 1)}, 56 * kSecond) == Lines{"restart 0 by replay", "recovery 0-0"});
     CHECK(rig.stream->stats().left_out == 0);
     rig.Answer({ReplayWithTopic(0, 1), EndWithTopic()});
-    CHECK(rig.Work(56 * kSecond) == Lines{"replay 0", "healed 0-0", "live 1", "confirmed"});
+    CHECK(rig.Work(56 * kSecond) == Lines{"replay 0", "joined 0-0", "live 1", "confirmed"});
   }
   SUBCASE("a message that cannot be read ends nothing") {
     rig.Publish(3);
@@ -170,6 +170,7 @@ TEST_CASE("J5: a connection that is dead without having ended is replaced, and t
   RenewedRig rig;
   rig.hello->heartbeat_interval_ms = 1000;
   rig.links.last().peers.connected = 1;
+  rig.Publish(1);
   rig.Receive({Live(0)}, 0);
   CHECK(rig.links.made.size() == 1);
   rig.Publish(3);
@@ -187,8 +188,8 @@ TEST_CASE("J5: a connection that is dead without having ended is replaced, and t
 TEST_CASE("J8: a link that brings nothing although the publisher sends is replaced") {
   RenewedRig rig;
   rig.links.last().peers.connected = 1;
-  rig.Receive({Live(0)}, 0);
   rig.Publish(1);
+  rig.Receive({Live(0)}, 0);
   rig.Work(5 * kSecond);
   rig.Publish(3);
   rig.Work(10 * kSecond);
@@ -200,6 +201,37 @@ TEST_CASE("J8: a link that brings nothing although the publisher sends is replac
   rig.Answer({ReplayWithTopic(1), ReplayWithTopic(2), EndWithTopic()});
   CHECK(rig.Work(11 * kSecond) == Lines{"replay 1", "replay 2", "confirmed"});
   CHECK(rig.stream->status() == kSynchronised);
+}
+
+TEST_CASE("J8: the link of an idle publisher is kept, whatever its replay does not answer") {
+  RenewedRig rig;
+  rig.links.last().peers.connected = 1;
+  SUBCASE("nothing came live") { rig.Publish(4); }
+  SUBCASE("it is idle since") {
+    rig.Publish(4);
+    rig.Receive({Live(0)}, 0);
+  }
+  MonotonicNanos now = 0;
+  for (; now < 120 * kSecond || (now < 600 * kSecond && rig.stream->links()[1] == nullptr); now += kSecond / 4) {
+    rig.Work(now);
+  }
+  CHECK(rig.links.made.size() == 1);
+  CHECK(rig.stream->stats().renewed == 0);
+  CHECK(rig.stream->status().replay_silent);
+  rig.Answer({ReplayWithTopic(0), ReplayWithTopic(1), ReplayWithTopic(2), ReplayWithTopic(3), EndWithTopic()});
+  rig.Work(now);
+  CHECK(rig.stream->status().state == StreamState::kSynchronised);
+}
+
+TEST_CASE("J5: a link that stays mute is replaced ever less often") {
+  RenewedRig rig;
+  rig.hello->heartbeat_interval_ms = 1000;
+  for (MonotonicNanos now = 0; now < 600 * kSecond; now += kSecond / 4) {
+    rig.links.last().peers.connected = 1;
+    rig.Work(now);
+  }
+  CHECK(rig.stream->stats().renewed < 12);
+  CHECK(rig.stream->stats().renewed > 4);
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST_CASE("C6: of a hundred streams that begin together at most eight ask at the
       if (rig->stream->links()[1] == nullptr) continue;
       rig->Answer({ReplayWithTopic(0), ReplayWithTopic(1), EndWithTopic()});
       rig->Work();
-      healed += rig->stream->stats().healed;
+      healed += rig->stream->next() == 3 ? 1 : 0;
     }
   }
   CHECK(most == ReplayGate::kDefaultCapacity);

@@ -24,6 +24,10 @@ constexpr std::string_view kUnread = "an event or a message could not be read";
 constexpr std::string_view kEnded = "the connection to the publisher ended";
 constexpr std::string_view kContradiction =
     "live messages and answers differ: the replay address may be another publisher's";
+constexpr std::string_view kBack =
+    "the publisher's numbers went back within one life, or the replay address is another publisher's";
+constexpr std::string_view kAnswers =
+    "every number was applied, by the replay address's word alone: nothing came live yet";
 constexpr std::string_view kMany = "several publishers feed this stream";
 
 TEST_CASE("C9, C12, C14, C19, J5: the state of a stream and its reason, by what happened to it") {
@@ -39,6 +43,9 @@ TEST_CASE("C9, C12, C14, C19, J5: the state of a stream and its reason, by what 
       {{F::kCleared}, StreamState::kSynchronised, kWhole},
       {{F::kSnapshot}, StreamState::kSynchronised, kWhole},
       {{F::kDigestMatches}, StreamState::kSynchronised, kWhole},
+      {{F::kAnswersOnly, F::kFirstNumber}, StreamState::kSynchronised, kAnswers},
+      {{F::kAnswersOnly, F::kSnapshot, F::kAlsoLive}, StreamState::kSynchronised, kWhole},
+      {{F::kAnswersOnly, F::kMissing}, StreamState::kUnsynchronised, "messages are missing"},
       // Losses, and what ends them.
       {{F::kJoinedLate}, StreamState::kUnsynchronised, kLate},
       {{F::kFirstNumber, F::kMissing}, StreamState::kUnsynchronised, "messages are missing"},
@@ -88,12 +95,8 @@ TEST_CASE("C9, C12, C14, C19, J5: the state of a stream and its reason, by what 
        StreamState::kUnsynchronised,
        kContradiction},
       {{F::kContradicted, F::kFirstNumber, F::kAgreed}, StreamState::kSynchronised, kWhole},
-      {{F::kNewLife, F::kNumbersBack},
-       StreamState::kUnsynchronised,
-       "the publisher's numbers went back within one life"},
-      {{F::kNumbersBack, F::kFirstNumber, F::kSnapshot},
-       StreamState::kUnsynchronised,
-       "the publisher's numbers went back within one life"},
+      {{F::kNewLife, F::kNumbersBack}, StreamState::kUnsynchronised, kBack},
+      {{F::kNumbersBack, F::kFirstNumber, F::kSnapshot}, StreamState::kUnsynchronised, kBack},
       {{F::kNumbersBack, F::kFirstNumber, F::kInOrder}, StreamState::kSynchronised, kWhole},
       {{F::kNumbersBack, F::kNewLife, F::kFirstNumber}, StreamState::kSynchronised, kWhole},
       {{F::kNewLife, F::kUnsteady},

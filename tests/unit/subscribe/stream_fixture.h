@@ -87,6 +87,9 @@ class LineSink final : public StreamSink {
   void OnRecovery(SequenceNumber from, SequenceNumber to) override {
     lines.push_back(fmt::format("recovery {}-{}", from, to));
   }
+  void OnJoined(SequenceNumber from, SequenceNumber to) override {
+    lines.push_back(fmt::format("joined {}-{}", from, to));
+  }
   void OnHealed(SequenceNumber from, SequenceNumber to) override {
     lines.push_back(fmt::format("healed {}-{}", from, to));
   }

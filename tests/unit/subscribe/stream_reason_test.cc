@@ -49,6 +49,31 @@ TEST_CASE("C4: a publisher that answers no hello says no bounds, but what was as
   CHECK(rig.stream->status().Reason() == "messages are missing: cannot resume from 1");
 }
 
+TEST_CASE("C4: that the replay does not answer is said, until it does, and a join is asked for again meanwhile") {
+  Rig rig;
+  rig.live->peers.connected = 1;
+  rig.hello = HelloOf(0, 4);
+  rig.Work();
+  REQUIRE(rig.attempts.size() == 1);
+  rig.Work(kSecond);
+  CHECK(rig.stream->status().Reason() == "the publisher is asked what was missed");
+  rig.Work(2 * kSecond);
+  CHECK(rig.stream->status().Reason() == "the publisher is asked what was missed; the replay does not answer");
+  const std::size_t asked = rig.attempts.size();
+  MonotonicNanos now = 2 * kSecond;
+  for (; now < 60 * kSecond || (now < 600 * kSecond && rig.stream->links()[1] == nullptr); now += kSecond / 4) {
+    rig.Work(now);
+  }
+  CHECK(rig.attempts.size() > asked + 6);
+  CHECK(rig.attempts.size() < asked + 30);
+  CHECK(rig.stream->stats().gaps == 0);
+  for (SequenceNumber i = 0; i < 4; ++i) rig.attempts.back()->inbox.push_back(ReplayWithTopic(i));
+  rig.attempts.back()->inbox.push_back(EndWithTopic());
+  rig.Work(now);
+  CHECK(rig.stream->status().state == StreamState::kSynchronised);
+  CHECK_FALSE(rig.stream->status().replay_silent);
+}
+
 TEST_CASE("C4: with nobody to ask nothing was asked") {
   Rig rig(false);
   rig.See({Live(0), Live(4)});
