@@ -31,9 +31,11 @@ struct PublisherStats {
   std::uint64_t queued_bytes = 0;
   std::uint64_t bytes_sent = 0;        // payload bytes
   std::uint64_t subscriptions = 0;     // present now, to this stream's topic
+  std::uint64_t subscribers_cut = 0;   // connections ended: their subscriptions were more bytes than they may be
   std::uint64_t replay_requests = 0;   // answered or being answered
   std::uint64_t replay_malformed = 0;  // requests of a wrong shape
-  std::uint64_t replay_dropped = 0;    // clients given up: gone, or no progress before the deadline
+  std::uint64_t replay_dropped = 0;    // clients given up: gone, no progress before the deadline, too slow, too many
+  std::uint64_t replay_slow = 0;       // of these, too slow while others waited for a place
   std::uint64_t replay_messages = 0;   // data messages handed to the transport
   std::uint64_t replay_buffered = 0;   // batches in the replay buffer
   std::uint64_t replay_buffered_bytes = 0;

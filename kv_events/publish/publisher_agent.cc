@@ -79,7 +79,7 @@ std::size_t PublisherAgent::DoWork(MonotonicNanos now) {
 // not stop the stream.
 std::size_t PublisherAgent::ReadSubscriptions() {
   std::size_t read = 0;
-  while (read < kBatchesPerCall) {
+  while (read < kSubscriptionsPerCall) {
     const std::optional<InFrames> frames = publish_->TryReceive();
     if (!frames) break;
     ++read;
@@ -291,20 +291,25 @@ void PublisherAgent::ReportOverflow() {
 
 void PublisherAgent::ReportCrowd() {
   const std::uint64_t turned_away = replay_->turned_away();
-  if (turned_away == turned_away_seen_) return;
+  const std::uint64_t slow = replay_->slow();
+  if (turned_away == turned_away_seen_ && slow == slow_seen_) return;
   if (crowd_reported_ && now_ - *crowd_reported_ < kCrowdPeriod) return;
   Log(options_.log, LogLevel::kWarning,
-      fmt::format("too many replay requests at once ({} answered, {} waiting): left without an answer: {}",
-                  ReplayService::kMaxClients, ReplayService::kMaxWaiting, turned_away - turned_away_seen_));
+      fmt::format("too many replay requests at once ({} answered, {} waiting): left without an answer: {}; given up "
+                  "as too slow while others waited: {}",
+                  ReplayService::kMaxClients, ReplayService::kMaxWaiting, turned_away - turned_away_seen_,
+                  slow - slow_seen_));
   turned_away_seen_ = turned_away;
+  slow_seen_ = slow;
   crowd_reported_ = now_;
 }
 
 PublisherStats PublisherAgent::stats() const noexcept {
   PublisherStats stats = queue_->stats();
-  // What ends began before, so the ends are read first.
+  // What ends began before, so the ends are read first. A peer may also end what it never began.
   const std::uint64_t unsubscribed = unsubscribed_.value();
-  stats.subscriptions = subscribed_.value() - unsubscribed;
+  const std::uint64_t subscribed = subscribed_.value();
+  stats.subscriptions = subscribed - std::min(subscribed, unsubscribed);
   stats.bytes_sent = bytes_sent_.value();
   stats.replay_buffered = buffered_.value();
   stats.replay_buffered_bytes = buffered_bytes_.value();
@@ -324,6 +329,7 @@ PublisherStats PublisherAgent::stats() const noexcept {
     stats.replay_requests = replay_->requests();
     stats.replay_malformed = replay_->malformed();
     stats.replay_dropped = replay_->dropped();
+    stats.replay_slow = replay_->slow();
     stats.replay_messages = replay_->messages();
   }
   return stats;

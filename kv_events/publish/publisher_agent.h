@@ -64,6 +64,8 @@ class PublisherAgent {
 
   // Batches taken from the queue per call, so that replay clients get their turn.
   static constexpr std::size_t kBatchesPerCall = 32;
+  // Subscriptions and their ends read per call: what is not read waits inside ZeroMQ, without a bound.
+  static constexpr std::size_t kSubscriptionsPerCall = 256;
   static constexpr MonotonicNanos kCrowdPeriod = 60'000'000'000;
 
   // `replay` is null when there is no replay. REQUIRES: options.encode is set.
@@ -126,6 +128,7 @@ class PublisherAgent {
   std::uint64_t overflow_start_ = 0;
   bool overflowing_ = false;
   std::uint64_t turned_away_seen_ = 0;
+  std::uint64_t slow_seen_ = 0;
   std::optional<MonotonicNanos> crowd_reported_;
 
   Counter subscribed_;

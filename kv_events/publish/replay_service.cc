@@ -28,7 +28,7 @@ std::size_t ReplayService::DoWork(MonotonicNanos now) {
   AdmitWaiting(now);
   const std::size_t read = ReadRequests(now);
   const std::size_t walked = answers_ != nullptr ? answers_->walks().DoWork() : 0;
-  const std::size_t sent = SendSlice(now);
+  const std::size_t sent = SendSlice(now) + GiveUpSlow(now);
   client_count_.Set(clients_.size());
   return read + walked + sent;
 }
@@ -53,6 +53,9 @@ void ReplayService::Accept(InFrames frames, MonotonicNanos now) {
   Count(request);
   if (known == clients_.end()) {
     Admit(std::move(identity), request, now);
+  } else if (request && !waiting_.empty() && NeedsPlace(*request)) {
+    Remove(static_cast<std::size_t>(known - clients_.begin()));
+    Wait(std::move(identity), *request);
   } else if (request) {
     // Asking again is no progress: a client that asks without reading must not stay for ever.
     Forget(known->answer);
@@ -125,7 +128,7 @@ void ReplayService::Admit(std::vector<std::uint8_t> identity, const std::optiona
     return;  // the end mark is due anyway
   }
   if (clients_.size() < kMaxClients) {
-    clients_.push_back({std::move(identity), request ? AnswerTo(*request, now) : Answer(), now});
+    Seat(std::move(identity), request ? AnswerTo(*request, now) : Answer(), now);
   } else if (request && NeedsPlace(*request)) {
     Wait(std::move(identity), *request);
   } else {
@@ -160,8 +163,38 @@ void ReplayService::AdmitWaiting(MonotonicNanos now) {
   while (!waiting_.empty() && clients_.size() < kMaxClients) {
     WaitingClient client = std::move(waiting_.front());
     waiting_.pop_front();
-    clients_.push_back({std::move(client.identity), AnswerTo(client.request, now), now});
+    Seat(std::move(client.identity), AnswerTo(client.request, now), now);
   }
+}
+
+void ReplayService::Seat(std::vector<std::uint8_t> identity, Answer answer, MonotonicNanos now) {
+  clients_.push_back({std::move(identity), std::move(answer), now, {now}});
+}
+
+void ReplayService::Remove(std::size_t index) {
+  Forget(clients_[index].answer);
+  clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(index));
+  if (index < turn_) --turn_;
+}
+
+// Of places, one for each that waits.
+std::size_t ReplayService::GiveUpSlow(MonotonicNanos now) {
+  std::size_t given_up = 0;
+  for (std::size_t i = 0; i < clients_.size();) {
+    Client& client = clients_[i];
+    client.pace.Look(now);
+    const bool hinders =
+        given_up < waiting_.size() || (client.answer.snapshot && answers_->walks().HoldsUp(*client.answer.snapshot));
+    if (!client.pace.slow || !hinders) {
+      ++i;
+      continue;
+    }
+    Remove(i);
+    dropped_.Add(1);
+    slow_.Add(1);
+    ++given_up;
+  }
+  return given_up;
 }
 
 std::size_t ReplayService::SendSlice(MonotonicNanos now) {
@@ -180,9 +213,7 @@ std::size_t ReplayService::SendSlice(MonotonicNanos now) {
     }
     if (progress == Progress::kGone) dropped_.Add(1);
     ++finished;
-    Forget(clients_[i].answer);
-    clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (i < turn_) --turn_;
+    Remove(i);
     if (clients_.empty()) break;
   }
   ++turn_;
@@ -195,6 +226,7 @@ ReplayService::Progress ReplayService::Serve(Client* client, Budget* budget, Mon
     if (outgoing.kind == Outgoing::Kind::kWait) {
       // For the host, whose patience is not the client's.
       client->last_progress = now;
+      client->pace = {now};
       return Progress::kBlocked;
     }
     const SendResult result = Send(client->identity, outgoing);
@@ -205,7 +237,10 @@ ReplayService::Progress ReplayService::Serve(Client* client, Budget* budget, Mon
     client->last_progress = now;
     --budget->messages;
     if (outgoing.kind == Outgoing::Kind::kEnd) return Progress::kDone;
-    if (outgoing.payload) budget->bytes -= std::min(budget->bytes, outgoing.payload->size());
+    const std::size_t size = outgoing.payload ? outgoing.payload->size() : 0;
+    budget->bytes -= std::min(budget->bytes, size);
+    ++client->pace.messages;
+    client->pace.bytes += size;
     Advance(&client->answer, outgoing);
   }
   return Progress::kTurnOver;

@@ -37,7 +37,9 @@ namespace kvwire {
 // Threads: DoWork by one thread; the counters by any.
 // Bounds: kMaxClients clients at once, kMaxWaiting wait; kMaxStartBytes, see wire/frames.h; snapshots, see
 //   snapshot_walks.h; one kSliceMessages or kSliceBytes of messages per DoWork, clients taking turns; a client
-//   without progress for kProgressDeadline is given up.
+//   without progress for kProgressDeadline is given up. A client that took neither kPaceMessages nor kPaceBytes in its
+//   last kPaceWindow is given up, without an end mark, for one that waits for a place, or when it holds up the walk
+//   that another snapshot waits for. Who asks again while others wait goes to the end of the line.
 // Errors: a request of a wrong shape is counted and answered with an end mark; nothing throws but for lack of memory.
 // Source: docs/protocol.md, "Replay".
 class ReplayService {
@@ -48,6 +50,9 @@ class ReplayService {
   static constexpr std::size_t kSliceBytes = 64 << 10;
   static constexpr std::size_t kRequestsPerCall = 16;
   static constexpr MonotonicNanos kProgressDeadline = 30'000'000'000;
+  static constexpr MonotonicNanos kPaceWindow = 10'000'000'000;
+  static constexpr std::size_t kPaceMessages = 1000;
+  static constexpr std::size_t kPaceBytes = std::size_t{1} << 20;
 
   // Borrows link, buffer and answers, which outlive it. `answers` is null where there is no state to tell of.
   ReplayService(std::string topic, ReplayLayout layout, FrameLink* link, const ReplayBuffer* buffer,
@@ -68,6 +73,8 @@ class ReplayService {
   std::uint64_t requests() const noexcept { return requests_.value(); }
   std::uint64_t malformed() const noexcept { return malformed_.value(); }
   std::uint64_t dropped() const noexcept { return dropped_.value(); }
+  // Of the dropped, those that were too slow while others waited.
+  std::uint64_t slow() const noexcept { return slow_.value(); }
   std::uint64_t messages() const noexcept { return messages_.value(); }
   std::uint64_t hellos() const noexcept { return hellos_.value(); }
   std::uint64_t digests() const noexcept { return digests_.value(); }
@@ -81,10 +88,23 @@ class ReplayService {
     std::optional<StateAnswers::Message> message;
     std::optional<SnapshotWalks::TicketId> snapshot;
   };
+  // What a client takes. The host's delays are not its own.
+  struct Pace {
+    MonotonicNanos since = 0;
+    std::size_t messages = 0;
+    std::size_t bytes = 0;
+    bool slow = false;  // in the window before
+
+    void Look(MonotonicNanos now) {
+      if (now - since < kPaceWindow) return;
+      *this = {now, 0, 0, messages < kPaceMessages && bytes < kPaceBytes};
+    }
+  };
   struct Client {
     std::vector<std::uint8_t> identity;
     Answer answer;
     MonotonicNanos last_progress = 0;
+    Pace pace;
   };
   struct WaitingClient {
     std::vector<std::uint8_t> identity;
@@ -112,7 +132,10 @@ class ReplayService {
   void AnswerAtOnce(const std::vector<std::uint8_t>& identity, Answer answer, MonotonicNanos now);
   void Wait(std::vector<std::uint8_t> identity, const ReplayRequest& request);
   void AdmitWaiting(MonotonicNanos now);
+  void Seat(std::vector<std::uint8_t> identity, Answer answer, MonotonicNanos now);
   void Forget(const Answer& answer);
+  void Remove(std::size_t index);
+  std::size_t GiveUpSlow(MonotonicNanos now);
   std::size_t SendSlice(MonotonicNanos now);
   Progress Serve(Client* client, Budget* budget, MonotonicNanos now);
   Outgoing Next(const Answer& answer, MonotonicNanos now) const;
@@ -134,6 +157,7 @@ class ReplayService {
   Counter requests_;
   Counter malformed_;
   Counter dropped_;
+  Counter slow_;
   Counter messages_;
   Counter hellos_;
   Counter digests_;

@@ -104,6 +104,16 @@ void SnapshotWalks::Leave(TicketId id) {
   Trim();
 }
 
+bool SnapshotWalks::HoldsUp(TicketId id) const {
+  const Ticket& ticket = tickets_.at(id);
+  const auto walk = std::ranges::find(walks_, ticket.walk, &Walk::number);
+  if (walk == walks_.end() || walk->over() || !Full(*walk) || ticket.index != walk->base) return false;
+  return std::ranges::any_of(tickets_, [&](const auto& entry) {
+    const Ticket& other = entry.second;
+    return other.walk != ticket.walk && !other.ended && !other.given_up;
+  });
+}
+
 // Frees what no client has before it any more.
 void SnapshotWalks::Trim() {
   std::size_t total = 0;
@@ -249,7 +259,7 @@ std::size_t SnapshotWalks::DoWork() {
 
 void SnapshotWalks::Allow() {
   const auto running = std::ranges::find_if(walks_, [](const Walk& walk) { return !walk.over(); });
-  if (running == walks_.end() || running->bytes >= kBytesAhead || running->chunks.size() >= kChunksAhead) return;
+  if (running == walks_.end() || Full(*running)) return;
   requests_->AllowChunks(received_ + (kChunksAhead - running->chunks.size()));
 }
 

@@ -67,6 +67,8 @@ class SnapshotWalks {
   Offer Next(TicketId ticket, MonotonicNanos now);
   void Advance(TicketId ticket);  // the offered message was sent
   void Leave(TicketId ticket);
+  // Whether the walk does not go on because this client takes nothing, and another client waits for the next walk.
+  bool HoldsUp(TicketId ticket) const;
 
   // In the order of the queue. `next` is the number after the last one that was taken from the queue; another one in
   // the chunk means that batches were lost. `digest` is of the state after them, when the chunk has none itself.
@@ -113,6 +115,7 @@ class SnapshotWalks {
   };
 
   Walk* Find(std::uint64_t number);
+  static bool Full(const Walk& walk) { return walk.bytes >= kBytesAhead || walk.chunks.size() >= kChunksAhead; }
   void Seat(Ticket* ticket);
   bool Wanted(const Walk& walk, SnapshotShape shape) const;
   Walk* Begin(std::uint64_t number);

@@ -29,9 +29,19 @@ constexpr MonotonicNanos kAcceptingAfter = 10'000'000'000;
 // bytes and a client that stopped reading would hold them.
 constexpr int kReplaySendHwm = 64;
 constexpr int kReplayReceiveHwm = 16;
-// Subscriptions and requests are short; a larger frame ends the connection.
+// Requests are short; a larger frame ends the connection.
 constexpr std::int64_t kMaxRequestFrameBytes = 4096;
+// So are subscriptions. Taking in long ones costs the publishing thread more time than libzmq takes to bring the next.
+constexpr std::int64_t kMaxSubscriptionFrameBytes = 256;
+// Besides the topic; with ZMTP 3.1 the name of the command is in the frame.
+constexpr std::int64_t kSubscriptionHeadBytes = 16;
 constexpr std::size_t kReplayMaxFrames = 8;
+// Of subscriptions: a consumer of a whole fleet's topics stays below the first.
+constexpr PeerLimits kSubscriptionLimits{256 << 10, 4 << 20};
+// ZeroMQ takes in what a peer sends for as long as its thread brings more. Where that thread waits after each message,
+// the publishing thread is the faster one, and goes on with its batches.
+constexpr int kSubscriptionReceiveHwm = 1;
+constexpr MonotonicNanos kCutPeriod = 60'000'000'000;
 
 std::uint64_t RandomEpoch() {
   std::random_device random;
@@ -103,7 +113,10 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
   links.binds = Binds(endpoints->publish, config.kvwire.mode);
   LinkOptions publishing;
   publishing.send_hwm = static_cast<int>(config.hwm);
-  publishing.max_message_bytes = kMaxRequestFrameBytes;
+  publishing.max_message_bytes =
+      std::max(kMaxSubscriptionFrameBytes, static_cast<std::int64_t>(config.topic.size()) + kSubscriptionHeadBytes);
+  publishing.receive_hwm = kSubscriptionReceiveHwm;
+  publishing.peer_limits = kSubscriptionLimits;
   publishing.watch_peers = true;
   Result<std::unique_ptr<ZmqLink>> publish =
       links.binds ? ZmqLink::Bind(context, LinkKind::kPub, endpoints->publish, publishing)
@@ -278,6 +291,24 @@ void ZmqPublisher::WarnIfRefusing(MonotonicNanos now) {
   }
 }
 
+void ZmqPublisher::NoteCut(MonotonicNanos now) {
+  const std::uint64_t cut = publish_->cut_off();
+  if (cut == cut_.value() && cut == cut_reported_) return;
+  cut_.Set(cut);
+  if (cut_reported_ > 0 && now - cut_report_ < kCutPeriod) return;
+  Log(options_.log, LogLevel::kWarning,
+      fmt::format("subscribers were disconnected, as what they subscribe to is above {} bytes each or {} together: {}",
+                  kSubscriptionLimits.peer_bytes, kSubscriptionLimits.total_bytes, cut - cut_reported_));
+  cut_reported_ = cut;
+  cut_report_ = now;
+}
+
+PublisherStats ZmqPublisher::stats() const noexcept {
+  PublisherStats stats = agent_->stats();
+  stats.subscribers_cut = cut_.value();
+  return stats;
+}
+
 void ZmqPublisher::Run() noexcept {
   pthread_setname_np(pthread_self(), "kvwire-publish");
   while (!closed_.load(std::memory_order_relaxed)) {
@@ -291,6 +322,7 @@ std::size_t ZmqPublisher::DoWork(MonotonicNanos now) noexcept {
     const std::size_t work = agent_->DoWork(now);
     WarnIfAlone(now);
     WarnIfRefusing(now);
+    NoteCut(now);
     return work;
   }
   if (queue_->Front() != nullptr && std::chrono::steady_clock::now() < deadline_) {

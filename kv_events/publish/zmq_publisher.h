@@ -14,6 +14,7 @@
 #include "kv_events/error.h"
 #include "kv_events/event_publisher.h"
 #include "kv_events/fork_guard.h"
+#include "kv_events/publish/counter.h"
 #include "kv_events/publish/factory.h"
 #include "kv_events/publish/publish_queue.h"
 #include "kv_events/publish/publisher_agent.h"
@@ -33,7 +34,8 @@ namespace kvwire {
 //
 // Errors: a peer that never comes, and connections that the system refuses, are one warning per episode in the log.
 // Bounds: Close returns within its deadline and half a second, whatever the peers do; what they have not taken by then
-//   is lost. Queue and replay buffer as the configuration says.
+//   is lost. Queue and replay buffer as the configuration says. A subscriber may ask for 256 KiB of topics, all
+//   together for 4 MiB; who is above is disconnected.
 class ZmqPublisher final : public EventPublisher, private PublishTask {
  public:
   // Validates, binds, starts the thread. `encode` replaces the encoder, for tests that make it fail or wait.
@@ -50,7 +52,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   void Wake() noexcept override;
   using EventPublisher::Close;
   void Close(std::chrono::milliseconds deadline) noexcept override;
-  PublisherStats stats() const noexcept override { return agent_->stats(); }
+  PublisherStats stats() const noexcept override;
   std::optional<EventSourceInfo> source() const override { return source_; }
 
   // Why a batch was last lost, empty if none ever was; kForkedText in a forked child.
@@ -82,6 +84,7 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   void WarnIfAlone(MonotonicNanos now);
   void WarnOfNobody() const;
   void WarnIfRefusing(MonotonicNanos now);
+  void NoteCut(MonotonicNanos now);
   void CloseLinks() noexcept;
 
   // Constant after construction.
@@ -103,6 +106,9 @@ class ZmqPublisher final : public EventPublisher, private PublishTask {
   std::uint64_t accept_failed_ = 0;  // connections, on both sockets
   bool refusing_ = false;
   MonotonicNanos last_accept_failure_ = 0;
+  Counter cut_;  // subscribers' connections
+  std::uint64_t cut_reported_ = 0;
+  MonotonicNanos cut_report_ = 0;
 
   WakeSignal signal_;
   std::atomic<bool> parked_{false};

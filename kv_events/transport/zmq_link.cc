@@ -28,6 +28,8 @@ namespace {
 // Below this size a copy is cheaper than the counted hand-over.
 constexpr std::size_t kShareBytes = 1024;
 constexpr int kHandshakeMillis = 5000;
+// In the system's buffer of a connection whose peer may not send much.
+constexpr int kPublisherReceiveBytes = 32 << 10;
 // How long the destructor waits for a bound address to become free.
 constexpr std::chrono::milliseconds kReleaseTime(200);
 
@@ -255,6 +257,8 @@ bool ZmqLink::Configure(const Endpoint& endpoint, const LinkOptions& options) no
     case LinkKind::kPub:
       // Every subscription and its end, also when others have the same.
       done = done && SetOption(socket_, ZMQ_XPUB_VERBOSER, 1);
+      // What has arrived of a peer that is disconnected for sending too much is still taken.
+      if (options.peer_limits.any()) done = done && SetOption(socket_, ZMQ_RCVBUF, kPublisherReceiveBytes);
       break;
     case LinkKind::kRouter:
       done = done && SetOption(socket_, ZMQ_ROUTER_MANDATORY, 1) && SetOption(socket_, ZMQ_ROUTER_HANDOVER, 1);
@@ -321,6 +325,7 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Bind(std::shared_ptr<ZmqContext> conte
   (*link)->bound_ = true;
   if (ipc) (*link)->file_ = SocketFile::At(endpoint.path);
   (*link)->endpoint_ = LastEndpoint((*link)->socket_);
+  if (options.peer_limits.any()) (*link)->LimitPeers(options.peer_limits);
   return link;
 }
 
@@ -333,6 +338,11 @@ Result<std::unique_ptr<ZmqLink>> ZmqLink::Connect(std::shared_ptr<ZmqContext> co
   if (zmq_connect(made.socket_, address.c_str()) != 0) return Explain("connect", kind, address, zmq_errno());
   made.endpoint_ = address;
   return link;
+}
+
+void ZmqLink::LimitPeers(const PeerLimits& limits) {
+  Result<Endpoint> bound = Endpoint::Parse(endpoint_, "endpoint");
+  if (bound) bound_peers_.emplace(limits, *std::move(bound));
 }
 
 void ZmqLink::SetLinger(std::chrono::milliseconds linger) noexcept {
@@ -360,6 +370,7 @@ std::optional<InFrames> ZmqLink::TryReceive() {
     // Messages arrive whole: only the first frame can be missing, unless the socket broke.
     if (!ReceiveFrame(socket_, &frame)) return std::nullopt;
     if (!frames) frames.emplace();
+    if (bound_peers_) bound_peers_->Note(frame.handle());
     const auto* bytes = frame.data<std::uint8_t>();
     if (frames->size() < max_frames_) frames->emplace_back(bytes, bytes + frame.size());
     more = frame.more();

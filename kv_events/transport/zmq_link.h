@@ -13,6 +13,7 @@
 #include "kv_events/fork_guard.h"
 #include "kv_events/transport/endpoint.h"
 #include "kv_events/transport/frame_link.h"
+#include "kv_events/transport/peer_bound.h"
 #include "kv_events/transport/socket_file.h"
 #include "kv_events/transport/zmq_context.h"
 
@@ -25,6 +26,7 @@ struct LinkOptions {
   int receive_hwm = 1000;
   std::int64_t max_message_bytes = -1;  // receiving side, per frame; -1 = no limit
   std::size_t max_frames = 64;          // receiving side: further frames of a message are thrown away
+  PeerLimits peer_limits;               // kPub, bound to tcp or ipc: of what peers send
   std::string subscription;             // kSub: topic prefix
   std::string identity;                 // kDealer: what a ROUTER calls it, up to 255 bytes; empty: the ROUTER chooses
   std::chrono::milliseconds reconnect_max{0};  // pauses between attempts to connect grow to this; 0: they do not grow
@@ -40,7 +42,8 @@ struct LinkOptions {
 inline constexpr std::chrono::milliseconds kSubscriberHeartbeat{5000};
 
 // A ZeroMQ socket as a FrameLink. PUB (an XPUB) drops at a subscriber's high-water mark (ZeroMQ's rule: kSent all the
-// same), and receives one message per subscription that comes (byte 1, then the topic prefix) or goes (byte 0);
+// same), and receives one message per subscription that comes (byte 1, then the topic prefix) or goes (byte 0); whoever
+// uses it reads them, or they pile up inside libzmq, whatever receive_hwm;
 // ROUTER is mandatory: a full peer gives kWouldBlock, a gone one kUnroutable; of two peers with one identity the later
 // takes over. IPv6 is on for bracketed hosts and "::". Shared frames of 1 KiB or more are sent without a copy. A peer
 // that does not finish its handshake within 5 s is disconnected. A machine at the other end of a tcp connection that
@@ -71,6 +74,9 @@ class ZmqLink final : public FrameLink {
 
   PeerCounts peers() noexcept override;
 
+  // Connections ended because of LinkOptions.peer_limits.
+  std::uint64_t cut_off() const noexcept { return bound_peers_ ? bound_peers_->cut() : 0; }
+
   bool forked() const noexcept { return fork_.forked(); }
 
   // The raw socket, for WaitForInput.
@@ -83,6 +89,7 @@ class ZmqLink final : public FrameLink {
   static Result<std::unique_ptr<ZmqLink>> Open(std::shared_ptr<ZmqContext> context, LinkKind kind,
                                                const Endpoint& endpoint, const LinkOptions& options);
   bool Configure(const Endpoint& endpoint, const LinkOptions& options) noexcept;
+  void LimitPeers(const PeerLimits& limits);
 
   const ForkGuard fork_;
   const std::shared_ptr<ZmqContext> context_;
@@ -92,6 +99,7 @@ class ZmqLink final : public FrameLink {
   std::string endpoint_;
   bool bound_ = false;
   std::optional<SocketFile> file_;  // that binding made
+  std::optional<PeerBound> bound_peers_;
   Unforked<std::unique_ptr<Monitor>> monitor_;
 };
 

@@ -116,6 +116,7 @@ TEST_CASE("only subscriptions that let the topic through are counted, and their 
   CHECK(count("foo", {"\1bar", "\1food", "\1oo", "\1\xff", "\2foo", ""}) == 0);
   CHECK(count("foo", {"\1foo", "\1", gone + "foo"}) == 1);
   CHECK(count("foo", {"\1bar", gone + "bar", "\1fo"}) == 1);
+  CHECK(count("foo", {gone + "foo", gone + "f"}) == 0);
   CHECK(count("", {"\1", "\1a"}) == 1);
   CHECK(count("\xc3\xa9", {"\1\xc3", "\1\xc3\xa9"}) == 2);
 }

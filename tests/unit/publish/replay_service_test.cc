@@ -416,6 +416,119 @@ TEST_CASE("C4: beyond what may wait there is no answer at all, and it is counted
   CHECK(Numbers(bench.Read(late.get())) == Range(99, 99));
 }
 
+// 64 clients of a long answer, each with room for `room` messages at a time.
+struct SlowBench : Bench {
+  SlowBench(std::size_t room, std::size_t size, SequenceNumber last = 9999) : Bench(ReplayLayout::kTopic, 100'000) {
+    Fill(0, last, size);
+    for (std::size_t i = 0; i < ReplayService::kMaxClients; ++i) {
+      clients.push_back(router.Connect("client" + std::to_string(i), room));
+      Ask(clients.back().get(), 0);
+    }
+    Finish();
+    REQUIRE(service.clients() == ReplayService::kMaxClients);
+  }
+  void Pass(MonotonicNanos time) {
+    now += time;
+    Finish();
+  }
+  // Some messages of one client, one after another; nothing it reads is an end.
+  std::size_t Take(std::size_t client, std::size_t count) {
+    std::size_t taken = 0;
+    for (; taken < count; ++taken) {
+      const std::optional<Replayed> message = ReceiveReplayed(clients[client].get());
+      if (!message) break;
+      CHECK_FALSE(message->end);
+      Finish();
+    }
+    return taken;
+  }
+  std::vector<std::unique_ptr<FrameLink>> clients;
+};
+
+TEST_CASE("C5: clients that hold every place and hardly read are given up for those who wait, without an end mark") {
+  SlowBench bench(2, 10);
+  const auto first = bench.router.Connect("first", 100'000);
+  const auto second = bench.router.Connect("second", 100'000);
+  Ask(first.get(), 9990);
+  Ask(second.get(), 9990);
+  bench.Finish();
+  bench.Pass(ReplayService::kPaceWindow / 2);
+  for (std::size_t i = 0; i < bench.clients.size(); ++i) bench.Take(i, 1);
+  bench.Pass(ReplayService::kPaceWindow / 2 - 1);
+  CHECK(bench.service.waiting() == 2);
+  CHECK(bench.service.slow() == 0);
+  bench.Pass(1);
+  CHECK(Numbers(bench.Read(first.get())) == Range(9990, 9999));
+  CHECK(Numbers(bench.Read(second.get())) == Range(9990, 9999));
+  CHECK(bench.service.slow() == 2);  // no more than waited
+  CHECK(bench.service.dropped() == 2);
+  CHECK(bench.service.clients() == ReplayService::kMaxClients - 2);
+  // Two that were given up have what was on its way, and no end.
+  std::size_t ended = 0;
+  for (std::size_t i = 0; i < bench.clients.size(); ++i) {
+    bench.Take(i, 3);
+    if (bench.Take(i, 1) == 0) ++ended;
+  }
+  CHECK(ended == 2);
+}
+
+TEST_CASE("C5: slow clients go on as long as nobody waits, and then the last ten seconds count") {
+  SlowBench bench(2, 10);
+  for (int round = 0; round < 30; ++round) {
+    bench.Pass(20 * kSecond);
+    for (std::size_t i = 0; i < bench.clients.size(); ++i) bench.Take(i, 1);
+  }
+  CHECK(bench.service.clients() == ReplayService::kMaxClients);
+  CHECK(bench.service.dropped() == 0);
+  const auto late = bench.router.Connect("late", 100'000);
+  Ask(late.get(), 9990);
+  bench.Finish();
+  CHECK(Numbers(bench.Read(late.get())) == Range(9990, 9999));
+  CHECK(bench.service.slow() == 1);
+}
+
+TEST_CASE("C5: a client that takes a message every millisecond, or a mebibyte in ten seconds, keeps its place") {
+  struct Case {
+    std::size_t size;
+    std::size_t per_second;
+    SequenceNumber last;
+  };
+  for (const auto& [size, per_second, last] : {Case{10, 1000, 10'999}, Case{10'500, 10, 199}}) {
+    CAPTURE(size);
+    SlowBench bench(10, size, last);
+    std::vector<std::unique_ptr<FrameLink>> waits;
+    for (int i = 0; i < 100; ++i) {
+      waits.push_back(bench.router.Connect("waits" + std::to_string(i)));
+      Ask(waits.back().get(), 0);
+    }
+    bench.Finish();
+    for (int second = 0; second < 9; ++second) {
+      CHECK(bench.Take(0, per_second) == per_second);
+      bench.Pass(kSecond);
+    }
+    CHECK(bench.service.slow() == 0);
+    CHECK(bench.Take(0, per_second) == per_second);
+    bench.Pass(kSecond);
+    CHECK(bench.service.slow() == ReplayService::kMaxClients - 1);
+    CHECK(bench.Take(0, 10) == 10);
+  }
+}
+
+TEST_CASE("C5: who asks again while others wait goes to the end of the line") {
+  SlowBench bench(2, 10);
+  const auto waits = bench.router.Connect("waits", 100'000);
+  Ask(waits.get(), 9990);
+  bench.Finish();
+  Ask(bench.clients[5].get(), 9990);
+  bench.Finish();
+  CHECK(Numbers(bench.Read(waits.get())) == Range(9990, 9999));
+  CHECK(bench.service.dropped() == 0);
+  CHECK(bench.service.waiting() == 0);
+  CHECK(bench.service.clients() == ReplayService::kMaxClients);
+  bench.Take(5, 2);  // of the first answer
+  CHECK(ReceiveReplayed(bench.clients[5].get())->number == 9990);
+}
+
 TEST_CASE("C4: a malformed request gets its end mark, however many are served") {
   CrowdedBench bench;
   const auto late = bench.router.Connect("late");

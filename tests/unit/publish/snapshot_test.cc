@@ -281,6 +281,34 @@ TEST_CASE("C5: a snapshot client without progress is given up, its memory freed,
   CHECK(bench.publisher.agent.wants().walks == 2);
 }
 
+TEST_CASE("C5: a snapshot client that takes a chunk now and then is given up when another waits for the next walk") {
+  Bench bench;
+  StateProducer pool(5);
+  pool.max_blocks = 400;
+  while (pool.hashes().size() < 300) bench.Publish(pool.Step());
+  const auto slow = bench.rig.Dealer("slow", 2);
+  Ask(slow.get(), {ExtensionKind::kSnapshot, 0});
+  bench.publisher.Drain();
+  bench.Walk(&pool, 1);
+  for (int round = 0; round < 5; ++round) {
+    bench.Pass(seconds(20));
+    REQUIRE(ReceiveTold(slow.get()));
+    bench.publisher.Drain();
+    bench.Walk(&pool, 1);
+  }
+  CHECK(bench.stats().replay_clients == 1);  // nobody waits
+  const auto next = bench.rig.Dealer("next", 100000);
+  Ask(next.get(), {ExtensionKind::kSnapshot, 0});
+  bench.publisher.Drain();
+  bench.Walk(&pool, 1);
+  bench.Walk(&pool, 1);
+  CHECK(bench.stats().replay_slow == 1);
+  const std::vector<Told> told = bench.Read(next.get());
+  CHECK(Union(told) == pool.hashes());
+  CHECK(bench.stats().snapshots_sent == 1);
+  for (const Told& message : bench.Read(slow.get())) CHECK(message.name == kChunkName);
+}
+
 TEST_CASE("J3: a snapshot client that is gone does not hold up the walk or the others") {
   Bench bench;
   StateProducer pool(6);
