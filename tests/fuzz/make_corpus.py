@@ -77,8 +77,8 @@ def differential():
     payloads("differential")
     stored, removed = b"\xabBlockStored", b"\xacBlockRemoved"
     event = b"\x95" + stored + bytes.fromhex("9101c0910204")
-    salted = b"\x98" + stored + bytes.fromhex("9101c09102040000") + b"\xc0\x81\xaacache_salt\xa1s"
-    keys = b"\x99" + stored + bytes.fromhex("9101c09102040000c0c0")
+    salted = b"\x98" + stored + bytes.fromhex("9101c091020400") + b"\xc0\x81\xaacache_salt\xa1s"
+    keys = b"\x99" + stored + bytes.fromhex("9101c091020400c0c0")
     for name, events in {
             "in_a_bin": [bytes([0xc4, len(event)]) + event], "in_a_bin_cut": [bytes([0xc4, len(event) - 1]) + event[:-1], event],
             "in_a_bin_more": [bytes([0xc4, len(event) + 1]) + event + b"\xc0"], "in_two_bins": [b"\xc4\x03\xc4\x01\x90"],
@@ -86,13 +86,14 @@ def differential():
             "salted": [salted], "key_with_nan": [keys + bytes.fromhex("91 91 cb7ff8000000000001")],
             "keys_of_all_forms": [keys + bytes.fromhex("91 97 a161 92a16101 92a161ff 92a161cfffffffffffffffff c401ff d6ff01020304 81a161ca3f800000")],
             "pairs": [b"\x95" + stored + bytes.fromhex("9101c0 92 920102 920203 04")],
-            "hashes": [b"\x92" + removed + bytes.fromhex("98 01 ff d0ff d300000000000000ff cfffffffffffffffff c40101 a46162 4344 c42b") + bytes(43)],
+            "hashes": [b"\x92" + removed + bytes.fromhex("98 01 ff d0ff d300000000000000ff cfffffffffffffffff c40101 a46162 4344 c42b") + bytes(range(43))],
             "rejected": [b"\x90", event, b"\x91\xa3abc", removed, event]}.items():
         put("differential", f"event.{name}", b"\x92\xc0" + bytes([0x90 | len(events)]) + b"".join(events))
-    for name, head in {"array32": "dd0000000f", "map32": "df0000000f", "bin32": "c60000000f", "str32": "db0000000f", "ext32": "c900000010"}.items():
-        # One byte too few, and just enough.
-        put("differential", f"cut.{name}", bytes.fromhex("93c090") + b"\xc0" + bytes.fromhex(head) + bytes(14))
-        put("differential", f"long.{name}", bytes.fromhex("95c090c0") + bytes.fromhex(head) + bytes(30) + b"\xc0" * 2)
+    sizes = {"array32": ("dd0000000f", 15), "map32": ("df0000000f", 30), "bin32": ("c60000000f", 15), "str32": ("db0000000f", 15),
+             "ext8": ("c70f", 16), "ext32": ("c90000000f", 16), "fixext16": ("d8", 17)}
+    for name, (head, size) in sizes.items():
+        for what, more in {"cut": -1, "whole": 0, "after": 1}.items():
+            put("differential", f"{what}.{name}", bytes.fromhex("94c090c0") + bytes.fromhex(head) + bytes(size + more))
     put("differential", "ext32_longest", bytes.fromhex("94c090c0c9ffffffff00"))
     for depth in (29, 30, 31, 32):
         put("differential", f"nested.{depth}", bytes.fromhex("94c090c0") + b"\x91" * depth + b"\xc0")
