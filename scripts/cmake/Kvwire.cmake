@@ -40,11 +40,11 @@ function(kvwire_executable name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${kvwire_BINARY_DIR}/bin)
 endfunction()
 
-# kvwire_test(<name> SOURCES ... [LINK ...] [LABELS fast|slow|ports ...] [TIMEOUT seconds])
-# makes a doctest program and registers it with ctest. What is tested is optimized as it ships; the tests' own code is not,
-# which takes a third off their compilation.
+# kvwire_test(<name> SOURCES ... [LINK ...] [LABELS fast|slow|ports ...] [TIMEOUT seconds] [LONG])
+# makes a doctest program and registers it with ctest. What is tested is optimized as it ships; the tests' own code is hardly
+# optimized, which takes a third off their compilation, but in tests whose own code runs LONG.
 function(kvwire_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
     set(ARG_LABELS fast)
   endif()
@@ -53,7 +53,9 @@ function(kvwire_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   kvwire_target_defaults(${name})
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(NOT ARG_LONG)
+    target_compile_options(${name} PRIVATE $<IF:$<CONFIG:Release>,-O1,-O0>)
+  endif()
   target_link_libraries(${name} PRIVATE ${ARG_LINK} kvwire_test_support kvwire_test_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${kvwire_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})

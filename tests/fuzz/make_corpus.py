@@ -19,7 +19,7 @@ def put(target, name, data):
     directory = HERE / "corpus" / target
     directory.mkdir(parents=True, exist_ok=True)
     data = data.encode() if isinstance(data, str) else bytes(data)
-    known = {path.read_bytes() for path in directory.iterdir()} if target == "decoder" else set()
+    known = {path.read_bytes() for path in directory.iterdir()} if target in ("decoder", "differential") else set()
     if data not in known:
         (directory / name).write_bytes(data)
 
@@ -31,10 +31,10 @@ def golden_lines(name):
             yield fields[0], b"" if fields[-1] == "-" else bytes.fromhex(fields[-1])
 
 
-def decoder():
+def payloads(target):
     for source in ("payloads.txt", "consumer_verdicts.txt"):
         for name, payload in golden_lines(source):
-            put("decoder", name, payload)
+            put(target, name, payload)
 
     def walk(vector, name):
         if isinstance(vector, dict):
@@ -51,10 +51,13 @@ def decoder():
                 payload = bytes.fromhex(vector)
             except ValueError:
                 return
-            put("decoder", f"wire.{name}.{len(payload)}", payload)
+            put(target, f"wire.{name}.{len(payload)}", payload)
 
     walk(json.loads((GOLDEN / "wire.json").read_text()), "vector")
 
+
+def decoder():
+    payloads("decoder")
     # Heads that declare billions: alone, as the events, as an event, as fields of one, and inside an extra key.
     around = {"alone": "", "events": "92c0", "event": "92c091", "hashes": "92c09192ac426c6f636b52656d6f766564",
               "tokens": "92c09195ab426c6f636b53746f7265649101c0",
@@ -68,6 +71,68 @@ def decoder():
     put("decoder", "nils", bytes.fromhex("92c0dc0040") + b"\xc0" * 64)
     put("decoder", "clears", bytes.fromhex("92c0dc0008") + bytes.fromhex("91b0416c6c426c6f636b73436c6561726564") * 8)
     put("decoder", "empty", b"")
+
+
+def differential():
+    payloads("differential")
+    stored, removed = b"\xabBlockStored", b"\xacBlockRemoved"
+    event = b"\x95" + stored + bytes.fromhex("9101c0910204")
+    salted = b"\x98" + stored + bytes.fromhex("9101c091020400") + b"\xc0\x81\xaacache_salt\xa1s"
+    keys = b"\x99" + stored + bytes.fromhex("9101c091020400c0c0")
+    for name, events in {
+            "in_a_bin": [bytes([0xc4, len(event)]) + event], "in_a_bin_cut": [bytes([0xc4, len(event) - 1]) + event[:-1], event],
+            "in_a_bin_more": [bytes([0xc4, len(event) + 1]) + event + b"\xc0"], "in_two_bins": [b"\xc4\x03\xc4\x01\x90"],
+            "no_type_in_a_bin": [b"\xc4\x01\xc1"], "empty_bin": [b"\xc4\x00"], "deep_in_a_bin": [b"\xc4\x40" + b"\x91" * 63 + b"\xc0"],
+            "salted": [salted], "key_with_nan": [keys + bytes.fromhex("91 91 cb7ff8000000000001")],
+            "keys_of_all_forms": [keys + bytes.fromhex("91 97 a161 92a16101 92a161ff 92a161cfffffffffffffffff c401ff d6ff01020304 81a161ca3f800000")],
+            "pairs": [b"\x95" + stored + bytes.fromhex("9101c0 92 920102 920203 04")],
+            "hashes": [b"\x92" + removed + bytes.fromhex("98 01 ff d0ff d300000000000000ff cfffffffffffffffff c40101 a46162 4344 c42b") + bytes(range(43))],
+            "rejected": [b"\x90", event, b"\x91\xa3abc", removed, event]}.items():
+        put("differential", f"event.{name}", b"\x92\xc0" + bytes([0x90 | len(events)]) + b"".join(events))
+    sizes = {"array32": ("dd0000000f", 15), "map32": ("df0000000f", 30), "bin32": ("c60000000f", 15), "str32": ("db0000000f", 15),
+             "ext8": ("c70f", 16), "ext32": ("c90000000f", 16), "fixext16": ("d8", 17)}
+    for name, (head, size) in sizes.items():
+        for what, more in {"cut": -1, "whole": 0, "after": 1}.items():
+            put("differential", f"{what}.{name}", bytes.fromhex("94c090c0") + bytes.fromhex(head) + bytes(size + more))
+    put("differential", "ext32_longest", bytes.fromhex("94c090c0c9ffffffff00"))
+    for depth in (29, 30, 31, 32):
+        put("differential", f"nested.{depth}", bytes.fromhex("94c090c0") + b"\x91" * depth + b"\xc0")
+    put("differential", "no_type", bytes.fromhex("94c090c0c1"))
+    put("differential", "after", bytes.fromhex("92c090c1"))
+
+
+def hello_snapshot():
+    """Messages: kind (see hello_snapshot_fuzz.cc), number, length of the payload in two bytes, payload."""
+    hello, digest, chunk, end, unknown, batch, mark, legacy_mark, few = range(9)
+    golden = dict(golden_lines("payloads.txt"))
+    entries, state = HELLO[-17:], golden["captured"]
+    store = bytes.fromhex("93c091") + b"\x95\xabBlockStored" + bytes.fromhex("9101c091020400")
+    clear_store = bytes.fromhex("93c092") + b"\x91\xb0AllBlocksCleared" + store[3:]
+    answers = {
+        "hello": [(hello, 44, HELLO), (mark, 0, b"")], "hello_only": [(hello, 44, HELLO)], "no_hello": [(mark, 0, b"")],
+        "legacy_no_hello": [(legacy_mark, 0, b"")], "hello_without_digest": [(hello, 44, HELLO.replace(entries, b"\xc0"))],
+        "hello_unknown_key": [(hello, 44, b"\x8a\xa3key\x91\x81\xa1a\xc0" + HELLO[1:])],
+        "hello_twice_epoch": [(hello, 44, HELLO.replace(b"\xa5first\x00", b"\xa5epoch\x00"))],
+        "digest": [(digest, 3, entries), (mark, 0, b"")], "digest_empty": [(digest, 3, b"\x90")],
+        "digest_many": [(digest, 3, b"\xdc\x00\x14" + b"".join(b"\x94" + bytes([group]) + b"\xa3GPU\x01\x01" for group in range(20)))],
+        "digest_order": [(digest, 3, b"\x92" + entries[1:] + entries[1:])], "digest_1025": [(digest, 3, b"\xdc\x04\x01" + bytes(1025))],
+        "snapshot": [(chunk, 5, store), (chunk, 5, store), (chunk, 7, store), (end, 8, entries), (mark, 0, b"")],
+        "snapshot_no_digest": [(chunk, 5, store), (end, 8, b"")], "snapshot_empty": [(end, 0, b"\x90")],
+        "snapshot_refused": [(mark, 0, b"")], "snapshot_broken_off": [(chunk, 5, store), (mark, 0, b"")],
+        "snapshot_back": [(chunk, 5, store), (chunk, 4, store)], "snapshot_end_back": [(chunk, 5, store), (end, 4, b"\x90")],
+        "snapshot_clear": [(chunk, 5, clear_store), (end, 6, b"")], "snapshot_removes": [(chunk, 5, state), (end, 6, b"")],
+        "snapshot_unreadable": [(chunk, 5, state[:-3]), (end, 6, b"")], "snapshot_last": [(chunk, 255, store), (end, 255, b"")],
+        "state": [(batch, 9, store), (mark, 0, b"")], "state_legacy": [(batch, 9, clear_store), (legacy_mark, 0, b"")],
+        "state_empty": [(batch, 0, bytes.fromhex("93c09000")), (mark, 0, b"")], "state_twice": [(batch, 9, store), (batch, 9, store)],
+        "state_unended": [(batch, 9, store)], "state_last": [(batch, 255, store), (mark, 0, b"")],
+        "unknown": [(unknown, 1, HELLO)], "few_frames": [(few, 0, b"x")], "chunk_asked_hello": [(chunk, 1, HELLO), (hello, 1, store)],
+    }
+    for name, head in {"array32": "dd", "map32": "df", "bin32": "c6", "str32": "db"}.items():
+        answers[f"declares.{name}"] = [(kind, 1, bytes.fromhex(head + "ffffffff")) for kind in (hello, digest, chunk, end)]
+        answers[f"hello_declares.{name}"] = [(hello, 1, HELLO[:-17] + bytes.fromhex(head + "ffffffff"))]
+    for name, messages in answers.items():
+        put("hello_snapshot", name, b"".join(struct.pack(">BBH", kind, number, len(payload)) + payload
+                                             for kind, number, payload in messages))
 
 
 def replay_request():
@@ -160,5 +225,5 @@ def recording():
 
 
 if __name__ == "__main__":
-    for make in (decoder, replay_request, config, endpoint, recording):
+    for make in (decoder, differential, hello_snapshot, replay_request, config, endpoint, recording):
         make()

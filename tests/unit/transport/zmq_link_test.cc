@@ -534,69 +534,6 @@ TEST_CASE("J5: both ends of a connection have the system ask whether the other m
   }
 }
 
-LinkOptions Limited(std::size_t peer_bytes, std::size_t total_bytes) {
-  LinkOptions options;
-  options.peer_limits = {peer_bytes, total_bytes};
-  return options;
-}
-
-bool Hears(ZmqLink* pub, ZmqLink* sub, const std::string& topic) {
-  return Eventually([&] {
-    pub->TryReceive();
-    Send(pub, {Bytes(topic)});
-    return sub->TryReceive().has_value();
-  });
-}
-
-TEST_CASE("J2: a subscriber that asks for more bytes than it may is disconnected, others stay") {
-  const auto context = ZmqContext::Create();
-  const OwnPath path("greedy");
-  for (const std::string& text : {std::string("tcp://127.0.0.1:0"), path.address()}) {
-    CAPTURE(text);
-    const auto pub = MustBind(context, LinkKind::kPub, text, Limited(100, 0));
-    const auto modest = MustConnect(context, LinkKind::kSub, pub->endpoint(), Subscription("topic"));
-    CHECK(Hears(pub.get(), modest.get(), "topic"));
-    CHECK(pub->cut_off() == 0);
-    const auto greedy = MustConnect(context, LinkKind::kSub, pub->endpoint(), Subscription(std::string(100, 'x')));
-    // It comes back again and again, each time that it is used.
-    CHECK(Eventually([&] {
-      pub->TryReceive();
-      greedy->TryReceive();
-      return pub->cut_off() > 2;
-    }));
-    CHECK(Hears(pub.get(), modest.get(), "topic"));
-    const auto later = MustConnect(context, LinkKind::kSub, pub->endpoint(), Subscription(""));
-    CHECK(Hears(pub.get(), later.get(), "topic"));
-  }
-}
-
-TEST_CASE("J2: when all subscribers together ask for more than they may, the one that asks for most goes") {
-  const auto context = ZmqContext::Create();
-  LinkOptions limited = Limited(0, 250);
-  limited.watch_peers = true;
-  const auto pub = MustBind(context, LinkKind::kPub, "tcp://127.0.0.1:0", limited);
-  const auto subscribe = [&](std::size_t bytes) {
-    auto sub = MustConnect(context, LinkKind::kSub, pub->endpoint(), Subscription(std::string(bytes, 'a')));
-    CHECK(Hears(pub.get(), sub.get(), std::string(bytes, 'a')));
-    return sub;
-  };
-  // What has gone does not count.
-  for (int i = 0; i < 5; ++i) subscribe(120);
-  REQUIRE(Eventually([&] { return pub->peers().present() == 0; }));
-  const auto first = subscribe(60);
-  auto most = subscribe(120);
-  CHECK(pub->cut_off() == 0);
-  const auto last = MustConnect(context, LinkKind::kSub, pub->endpoint(), Subscription(std::string(70, 'a')));
-  CHECK(Eventually([&] {
-    pub->TryReceive();
-    return pub->cut_off() > 0;
-  }));
-  most.reset();
-  CHECK(Hears(pub.get(), first.get(), std::string(120, 'a')));
-  CHECK(Hears(pub.get(), last.get(), std::string(120, 'a')));
-  CHECK(pub->peers().present() == 2);
-}
-
 TEST_CASE("what was sent is handed over after closing, within the linger") {
   const auto context = ZmqContext::Create();
   const auto router = MustBind(context, LinkKind::kRouter, "tcp://127.0.0.1:0");

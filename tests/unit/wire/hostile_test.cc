@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kv_events/wire/extensions.h"
 #include "tests/support/allocation_counter.h"
 #include "wire_test_support.h"
 
@@ -104,6 +105,52 @@ TEST_CASE("M1: five bytes that declare billions cost a typed error and no memory
         });
         CHECK(peak < std::size_t{1} << 20);
       }
+    }
+  }
+}
+
+TEST_CASE("M1: heads that declare billions inside each other cost a typed error and no memory") {
+  for (const char* prefix :
+       {"", "92c0", "92c091", "92c09199ab426c6f636b53746f7265649101c09002c0c0c0", "82a27473c0a66576656e7473"}) {
+    for (const char* outer : {"dd", "df"}) {
+      for (const char* inner : {"dd", "df", "c6", "db"}) {
+        // As many as fit, so that the outer heads pass the look at what remains; a map's pairs take two bytes each.
+        constexpr std::size_t kOuter = 40;
+        constexpr std::size_t kFiller = 3000;
+        Bytes payload = FromHex(prefix);
+        for (std::size_t i = 0; i < kOuter; ++i) {
+          const std::size_t room = 5 * (kOuter - i) + kFiller;
+          const auto count = static_cast<std::uint16_t>(outer == std::string("df") ? room / 2 : room);
+          for (const std::uint8_t byte : FromHex(std::string(outer) + "0000")) payload.push_back(byte);
+          payload.push_back(static_cast<std::uint8_t>(count >> 8));
+          payload.push_back(static_cast<std::uint8_t>(count));
+        }
+        for (const std::uint8_t byte : FromHex(std::string(inner) + "ffffffff")) payload.push_back(byte);
+        payload.insert(payload.end(), kFiller, 0xc0);
+        CAPTURE(std::string(prefix));
+        CAPTURE(std::string(outer) + inner);
+        const std::size_t peak = PeakOfDecoding(payload, [](const Outcome& outcome) { CHECK_FALSE(outcome); });
+        CHECK(peak < std::size_t{1} << 20);
+      }
+    }
+  }
+}
+
+TEST_CASE("M1: a hello and a digest that declare billions cost a typed error and no memory") {
+  for (const char* head : {"dd", "df", "c6", "db"}) {
+    // Alone; as an entry, a medium and a sum; as a key and as a digest of a hello.
+    for (const char* around :
+         {"", "91", "919400", "919400a347505502", "81", "81a6646967657374", "81a664696765737491"}) {
+      const Bytes payload = FromHex(std::string(around) + head + "ffffffff");
+      CAPTURE(ToHex(payload));
+      const std::size_t before = test::LiveBytes();
+      test::ResetPeak();
+      const auto digest = DecodeDigest(payload);
+      const auto hello = DecodeHello(payload);
+      const std::size_t peak = test::PeakBytes() - before;
+      CHECK_FALSE(digest);
+      CHECK_FALSE(hello);
+      CHECK(peak < std::size_t{1} << 20);
     }
   }
 }
