@@ -26,7 +26,7 @@ inline KVEventsConfig LoopbackConfig() {
   return config;
 }
 
-// A running publisher in a context of its own, and clients for it.
+// A running publisher in a context of its own, and clients for it, which show what `curve` says.
 struct PublisherBench {
   explicit PublisherBench(const KVEventsConfig& config = LoopbackConfig(), PublisherOptions options = {},
                           PublisherAgent::EncodeFunction encode = {}) {
@@ -40,12 +40,14 @@ struct PublisherBench {
     LinkOptions options;
     options.subscription = prefix;
     options.receive_hwm = receive_hwm;
+    options.curve_client = curve;
     return ConnectTo(context, LinkKind::kSub, publisher->source()->endpoint, options);
   }
   std::unique_ptr<ZmqLink> Dealer(const std::string& identity = "", int receive_hwm = 1000) const {
     LinkOptions options;
     options.identity = identity;
     options.receive_hwm = receive_hwm;
+    options.curve_client = curve;
     return ConnectTo(context, LinkKind::kDealer, publisher->source()->replay_endpoint.value(), options);
   }
 
@@ -55,6 +57,7 @@ struct PublisherBench {
 
   const std::shared_ptr<ZmqContext> context = ZmqContext::Create();
   std::unique_ptr<ZmqPublisher> publisher;
+  std::shared_ptr<const CurveClient> curve;
 };
 
 // An encoder that waits at the gate.
