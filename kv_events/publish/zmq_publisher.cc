@@ -35,6 +35,8 @@ constexpr std::int64_t kMaxRequestFrameBytes = 4096;
 constexpr std::int64_t kMaxSubscriptionFrameBytes = 256;
 // Besides the topic; with ZMTP 3.1 the name of the command is in the frame.
 constexpr std::int64_t kSubscriptionHeadBytes = 16;
+// What a client says in CURVE's handshake is longer, with its metadata.
+constexpr std::int64_t kCurveHandshakeBytes = 1024;
 constexpr std::size_t kReplayMaxFrames = 8;
 // Of subscriptions: a consumer of a whole fleet's topics stays below the first.
 constexpr PeerLimits kSubscriptionLimits{256 << 10, 4 << 20};
@@ -123,6 +125,9 @@ Result<ZmqPublisher::Links> ZmqPublisher::OpenLinks(const KVEventsConfig& config
   publishing.peer_limits = kSubscriptionLimits;
   publishing.watch_peers = true;
   if (links.binds) publishing.curve_server = curve->server;
+  if (config.kvwire.curve.enabled()) {
+    publishing.max_message_bytes = std::max(publishing.max_message_bytes, kCurveHandshakeBytes);
+  }
   publishing.curve_client = curve->client;
   Result<std::unique_ptr<ZmqLink>> publish =
       links.binds ? ZmqLink::Bind(context, LinkKind::kPub, endpoints->publish, publishing)

@@ -38,8 +38,8 @@ enum class SendResult : std::uint8_t {
 struct PeerCounts {
   std::uint64_t connected = 0;      // connections ready for messages
   std::uint64_t disconnected = 0;   // of those, ended
-  std::uint64_t failed = 0;         // connections that ended in their handshake
   std::uint64_t accept_failed = 0;  // connections that the system could not give us, e.g. for lack of descriptors
+  std::uint64_t failed = 0;         // connections that ended in their handshake
 
   std::uint64_t present() const noexcept { return connected - disconnected; }
   friend bool operator==(const PeerCounts&, const PeerCounts&) = default;

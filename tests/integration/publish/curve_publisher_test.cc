@@ -89,7 +89,7 @@ TEST_CASE("J7: a publisher that connects needs the subscriber's public key, and 
   Closed closed;
   closed.config.kvwire.mode = SocketMode::kConnect;
   closed.config.replay_endpoint.reset();
-  closed.config.endpoint = "tcp://127.0.0.1:1";
+  closed.config.endpoint = "ipc:///tmp/kvwire-nobody";
   CHECK(Contains(closed.Refusal(), "kvwire.curve.server_key_file: missing; a publisher that connects needs"));
   const CurveKeys gateway = NewKeys();
   LinkOptions binding;
