@@ -15,8 +15,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "kv_events/text_file.h"
 #include "kv_events/escape_text.h"
+#include "kv_events/text_file.h"
 
 namespace kvwire::engine {
 

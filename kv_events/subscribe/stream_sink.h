@@ -82,8 +82,8 @@ class StreamSink {
   // The message has its number and cannot be read; the stream goes on behind it.
   virtual void OnUndecodable(const StreamMessage& message, const DecodeError& error) = 0;
 
-  // Numbers are missing and a replay is asked for. It ends with OnHealed or OnJoined, or with OnGap for each part that stays
-  // missing, or with kInterrupted.
+  // Numbers are missing and a replay is asked for. It ends with OnHealed or OnJoined, or with OnGap for each part that
+  // stays missing, or with kInterrupted.
   virtual void OnRecovery(SequenceNumber from, SequenceNumber to) = 0;
   // All of from..to was applied.
   virtual void OnHealed(SequenceNumber from, SequenceNumber to) = 0;

@@ -14,7 +14,7 @@ namespace kvwire {
 
 namespace {
 
-constexpr std::size_t kLargestFile = 64 * 1024;
+constexpr std::size_t kLargestFile = 65'536;
 constexpr std::string_view kBlanks = " \t\r";
 using KeyText = std::array<char, kCurveKeyLength + 1>;
 

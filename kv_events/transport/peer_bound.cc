@@ -20,7 +20,7 @@ namespace kvwire {
 namespace {
 
 std::shared_ptr<zmq_msg_t> CopyOf(zmq_msg_t* frame) {
-  const std::shared_ptr<zmq_msg_t> copy(new zmq_msg_t, [](zmq_msg_t* message) {
+  std::shared_ptr<zmq_msg_t> copy(new zmq_msg_t, [](zmq_msg_t* message) {
     zmq_msg_close(message);
     delete message;
   });

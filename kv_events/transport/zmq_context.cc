@@ -66,7 +66,7 @@ Result<ZapServer*> ZmqContext::Doorkeeper() {
 
 ZmqContext::~ZmqContext() {
   if (forked()) {
-    doorkeeper_.release();  // its thread and its socket are the parent's
+    static_cast<void>(doorkeeper_.release());  // its thread and its socket are the parent's
     return;
   }
   doorkeeper_.reset();
