@@ -263,10 +263,14 @@ bool IsNumber(const std::string& text) {
   return expanded && Json::parse(*expanded, nullptr, false).is_number();
 }
 
+// What stands by mistake where a file is to be named may be a secret.
+enum class Values { kShown, kHidden };
+
 // Reads the keys of one object and remembers the first error and every key that was asked for.
 class ObjectReader {
  public:
-  ObjectReader(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
+  ObjectReader(const Json& object, std::string prefix, Values values = Values::kShown)
+      : object_(object), prefix_(std::move(prefix)), values_(values) {}
 
   void Bool(std::string_view key, bool* value) {
     const Json* const found = Find(key);
@@ -328,6 +332,9 @@ class ObjectReader {
 
   bool Has(std::string_view key) const { return object_.contains(key); }
 
+  // A key that is read by others.
+  void Know(std::string_view key) { known_.emplace(key); }
+
   void Fail(Error error) {
     if (status_) status_ = tl::unexpected(std::move(error));
   }
@@ -339,7 +346,7 @@ class ObjectReader {
       std::string names;
       for (const std::string& name : known_) names += (names.empty() ? "" : ", ") + name;
       return Invalid(fmt::format("unknown key {}, found with the value {}; known are {}", Shown(prefix_ + key),
-                                 Shown(value), names));
+                                 ValueText(value), names));
     }
     return status_;
   }
@@ -370,11 +377,16 @@ class ObjectReader {
   }
 
   void Refuse(std::string_view key, std::string_view allowed, const Json& value) {
-    Fail(Invalid(fmt::format("{}{}: Input should be {}, found {}", prefix_, key, allowed, Shown(value))).value());
+    Fail(Invalid(fmt::format("{}{}: Input should be {}, found {}", prefix_, key, allowed, ValueText(value))).value());
+  }
+
+  std::string ValueText(const Json& value) const {
+    return values_ == Values::kShown ? Shown(value) : fmt::format("a {} that is not shown", value.type_name());
   }
 
   const Json& object_;
   const std::string prefix_;
+  const Values values_;
   std::set<std::string> known_;
   Status status_;
 };
@@ -419,7 +431,7 @@ Status ReadMediumNames(const Json& object, KVEventsConfig::Extensions* extension
 }
 
 Status ReadCurve(const Json& object, CurveConfig* curve) {
-  ObjectReader reader(object, "kvwire.curve.");
+  ObjectReader reader(object, "kvwire.curve.", Values::kHidden);
   constexpr std::string_view kPath = "the path of a file";
   reader.String("secret_key_file", &curve->secret_key_file, kPath);
   reader.String("allowed_keys_file", &curve->allowed_keys_file, kPath);
@@ -434,6 +446,20 @@ Status ReadCurve(const Json& object, CurveConfig* curve) {
                                Shown(curve->allowed_keys_file)));
   }
   return {};
+}
+
+// The key "curve" of `reader`, which reads `object`.
+void ReadCurve(const Json& object, ObjectReader* reader, CurveConfig* curve) {
+  const auto found = object.find("curve");
+  if (found != object.end() && !found->is_object()) {
+    reader->Know("curve");
+    reader->Fail(
+        Invalid(fmt::format("kvwire.curve: Input should be an object, found a {}", found->type_name())).value());
+    return;
+  }
+  const Json& keys = reader->Object("curve");
+  if (found == object.end()) return;
+  if (const Status read = ReadCurve(keys, curve); !read) reader->Fail(read.error());
 }
 
 // The profile first, wherever it stands: explicit keys win over it.
@@ -460,10 +486,7 @@ Status ReadExtensions(const Json& object, KVEventsConfig::Extensions* extensions
   reader.Whole("restart_guard_s", 0, kMaxRestartGuardS, &extensions->restart_guard_s);
   reader.Choose("snapshot", kSnapshots, &extensions->snapshot);
   reader.Choose("token_ids", kTokenIds, &extensions->token_ids);
-  const Json& curve = reader.Object("curve");
-  if (object.contains("curve") && curve.is_object()) {
-    if (const Status read = ReadCurve(curve, &extensions->curve); !read) reader.Fail(read.error());
-  }
+  ReadCurve(object, &reader, &extensions->curve);
   return reader.Finish();
 }
 

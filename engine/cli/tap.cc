@@ -204,7 +204,7 @@ Result<Tap> Open(const TapOptions& options, const OneEndpoint& one) {
   if (options.bind) {
     tap.stream = std::make_unique<EventStream>(std::move(first), std::move(replay), watched.stream, tap.sink.get());
   } else {
-    if (tap.live_address->by_name()) watched.stream.connect_patience = kNamePatience;
+    if (tap.live_address->by_name() || watched.curve) watched.stream.connect_patience = kNamePatience;
     tap.stream = std::make_unique<EventStream>(LiveLinksTo(context, tap.live_address, link, std::move(first)),
                                                std::move(replay), watched.stream, tap.sink.get());
   }

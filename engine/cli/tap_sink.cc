@@ -108,7 +108,7 @@ void TapSink::OnBatch(const StreamMessage& message, const DecodedBatch& batch) {
   Record(message);
   Show(message, batch);
   checker_.OnBatch(message, batch);
-  if (against_) against_->OnApplied(message.sequence, batch.batch.data_parallel_rank);
+  if (against_ && checker_.comparable()) against_->OnApplied(message.sequence, batch.batch.data_parallel_rank);
   if (!digests_) return;
   const std::string line = fmt::format("{} {}\n", message.sequence, checker_.held().digest().ToString());
   if (std::fwrite(line.data(), 1, line.size(), digests_.get()) != line.size() && failed_) {
@@ -221,6 +221,7 @@ void TapSink::OnSnapshotChunk(SequenceNumber number, const DecodedBatch& chunk) 
 
 void TapSink::OnSnapshotEnd(SequenceNumber next, const std::optional<DigestEntries>& digest) {
   checker_.OnSnapshotEnd(next, digest);
+  if (against_ && next > 0 && checker_.comparable()) against_->OnApplied(next - 1, std::nullopt);
   Notice("snapshot", fmt::format("complete before message {}: {} blocks", next, checker_.held().size()));
 }
 

@@ -31,6 +31,9 @@ using Time = std::chrono::steady_clock::time_point;
 
 constexpr std::size_t kGreetingBytes = 64;
 constexpr std::size_t kSignatureBytes = 10;
+// Mechanisms.
+constexpr std::string_view kOpen = "NULL";
+constexpr std::string_view kClosed = "CURVE";
 
 class Socket {
  public:
@@ -87,15 +90,14 @@ class Socket {
   const int fd_;
 };
 
-// ZMTP 3.0, mechanism NULL.
-std::string Greeting() {
+// ZMTP 3.0, of a client.
+std::string Greeting(std::string_view mechanism) {
   std::string greeting(kGreetingBytes, '\0');
   greeting[0] = '\xff';
   greeting[8] = 1;
   greeting[9] = '\x7f';
   greeting[10] = 3;
-  constexpr std::string_view kMechanism = "NULL";
-  std::copy(kMechanism.begin(), kMechanism.end(), greeting.begin() + 12);
+  std::copy(mechanism.begin(), mechanism.end(), greeting.begin() + 12);
   return greeting;
 }
 
@@ -127,8 +129,9 @@ void ReadReady(const Socket& socket, Time deadline, ProbeResult* result) {
   result->socket_type = EscapeText(Property(std::string_view(body).substr(kReady.size()), "Socket-Type").value_or(""));
 }
 
-void Converse(const Socket& socket, std::chrono::milliseconds timeout, ProbeResult* result) {
-  socket.Send(Greeting());
+void Converse(const Socket& socket, std::chrono::milliseconds timeout, std::string_view mechanism,
+              ProbeResult* result) {
+  socket.Send(Greeting(mechanism));
   const std::string signature = socket.Read(kSignatureBytes, std::chrono::steady_clock::now() + timeout);
   if (signature.empty()) return;
   if (signature.size() < kSignatureBytes || signature[0] != '\xff' || signature[9] != '\x7f') {
@@ -143,9 +146,9 @@ void Converse(const Socket& socket, std::chrono::milliseconds timeout, ProbeResu
   result->major = static_cast<std::uint8_t>(rest[0]);
   result->minor = static_cast<std::uint8_t>(rest[1]);
   constexpr std::size_t kMechanismBytes = 20;
-  const std::string mechanism = rest.substr(2, kMechanismBytes);
-  result->mechanism = EscapeText(mechanism.substr(0, mechanism.find('\0')));
-  ReadReady(socket, deadline, result);
+  const std::string theirs = rest.substr(2, kMechanismBytes);
+  result->mechanism = EscapeText(theirs.substr(0, theirs.find('\0')));
+  if (result->mechanism == kOpen) ReadReady(socket, deadline, result);
 }
 
 // The addresses of the endpoint's host. Empty: there are none, and the result says why.
@@ -168,7 +171,8 @@ HostAddresses AddressesOf(const Endpoint& endpoint, ProbeResult* result) {
   return {};
 }
 
-void ProbeTcp(const Endpoint& endpoint, std::chrono::milliseconds timeout, ProbeResult* result) {
+void ProbeTcp(const Endpoint& endpoint, std::chrono::milliseconds timeout, std::string_view mechanism,
+              ProbeResult* result) {
   result->addresses = AddressesOf(endpoint, result);
   if (result->addresses.empty()) return;
   addrinfo hints{};
@@ -183,11 +187,12 @@ void ProbeTcp(const Endpoint& endpoint, std::chrono::milliseconds timeout, Probe
   const Socket socket(found->ai_family);
   result->connect_error = socket.Connect(found->ai_addr, found->ai_addrlen, std::chrono::steady_clock::now() + timeout);
   result->connected = result->connect_error.empty();
-  if (result->connected) Converse(socket, timeout, result);
+  if (result->connected) Converse(socket, timeout, mechanism, result);
   freeaddrinfo(found);
 }
 
-void ProbeIpc(const Endpoint& endpoint, std::chrono::milliseconds timeout, ProbeResult* result) {
+void ProbeIpc(const Endpoint& endpoint, std::chrono::milliseconds timeout, std::string_view mechanism,
+              ProbeResult* result) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::size_t size = std::min(endpoint.path.size(), sizeof(address.sun_path) - 1);
@@ -200,19 +205,30 @@ void ProbeIpc(const Endpoint& endpoint, std::chrono::milliseconds timeout, Probe
   result->connect_error =
       socket.Connect(reinterpret_cast<const sockaddr*>(&address), length, std::chrono::steady_clock::now() + timeout);
   result->connected = result->connect_error.empty();
-  if (result->connected) Converse(socket, timeout, result);
+  if (result->connected) Converse(socket, timeout, mechanism, result);
+}
+
+ProbeResult ProbeAs(std::string_view mechanism, const Endpoint& endpoint, std::chrono::milliseconds timeout) {
+  ProbeResult result;
+  if (endpoint.scheme == Endpoint::Scheme::kTcp) {
+    ProbeTcp(endpoint, timeout, mechanism, &result);
+  } else {
+    ProbeIpc(endpoint, timeout, mechanism, &result);
+  }
+  return result;
 }
 
 }  // namespace
 
+// A socket hangs up on who greets it with another mechanism than its own, before or after its first bytes.
 ProbeResult Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout) {
-  ProbeResult result;
-  if (endpoint.scheme == Endpoint::Scheme::kTcp) {
-    ProbeTcp(endpoint, timeout, &result);
-  } else {
-    ProbeIpc(endpoint, timeout, &result);
-  }
-  return result;
+  const Time begin = std::chrono::steady_clock::now();
+  ProbeResult result = ProbeAs(kOpen, endpoint, timeout);
+  const bool hung_up = result.connected && result.mechanism.empty() && result.speech != ProbeResult::Speech::kOther &&
+                       std::chrono::steady_clock::now() - begin < timeout;
+  if (!hung_up || StopRequested()) return result;
+  ProbeResult closed = ProbeAs(kClosed, endpoint, timeout);
+  return closed.mechanism.empty() ? result : closed;
 }
 
 }  // namespace kvwire::engine

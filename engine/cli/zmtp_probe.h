@@ -30,7 +30,8 @@ struct ProbeResult {
   std::string socket_type;  // "PUB", "XPUB", "ROUTER"; empty: it did not say
 };
 
-// Looks the host up, connects to its first address, IPv4 if there is one, and takes part in the greeting.
+// Looks the host up, connects to its first address, IPv4 if there is one, and takes part in the greeting; once more, as
+// CURVE's, if that is refused.
 // Threads: any; waits for a name server, and for up to `timeout` for each of connecting, greeting and the
 // socket's type, but not once a stop was asked for.
 // Source: ZMTP 3.0 and 3.1, "Greeting" and "NULL".

@@ -151,6 +151,9 @@ class StreamChecker final : public CheckedSink {
   const std::optional<std::int64_t>& last_rank() const noexcept { return last_rank_; }
   // Whether everything since the publisher's first message, a restart or AllBlocksCleared is known.
   bool synchronised() const noexcept { return baseline_ && !interrupted_; }
+  // Whether what is held is the publisher's state, but for a loss that is known. A late join before its baseline is
+  // neither.
+  bool comparable() const noexcept { return baseline_ || lossy(); }
 
  private:
   // The event being checked, for reports.

@@ -87,7 +87,8 @@ Result<std::unique_ptr<WatchedStream>> WatchedStream::Create(const std::shared_p
     replay = ReplayLinksTo(context, watched->replay_address_, watched->options_.curve);
   }
   EventStreamOptions stream = watched->options_.stream;
-  if (watched->live_address_->by_name()) stream.connect_patience = kNamePatience;
+  // A socket stays with the address that a name had, and with the refusal of a key.
+  if (watched->live_address_->by_name() || watched->options_.curve) stream.connect_patience = kNamePatience;
   watched->stream_ = std::make_unique<EventStream>(LiveLinksTo(context, watched->live_address_, link, std::move(first)),
                                                    std::move(replay), stream, watched->sink_.get());
   return watched;

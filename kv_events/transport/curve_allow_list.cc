@@ -59,10 +59,11 @@ Status CurveAllowList::Read() {
     const std::string_view word = line.substr(0, line.find_first_of(kBlanks));
     if (word.empty() || word == "#") continue;
     if (!IsCurveKey(word)) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       fmt::format("{}: \"{}\", line {}: \"{}\" is no key; allowed: a public key of 40 characters, "
-                                   "then a name, or a comment behind \"# \"",
-                                   setting_, ShortText(path_), number, ShortText(word)));
+      return MakeError(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: \"{}\", line {}: it begins with no key; allowed: a public key of 40 characters, "
+                      "then a name, or a comment behind \"# \"",
+                      setting_, ShortText(path_), number));
     }
     keys.emplace(word);
   }

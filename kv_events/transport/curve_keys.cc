@@ -52,6 +52,10 @@ Result<std::string> ReadKey(std::string_view file_text, std::string_view name, c
 }
 
 Result<std::string> ReadFile(const std::string& path, std::string_view setting) {
+  if (IsCurveKey(path)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: this is a key; allowed: the path of a file that holds it", setting));
+  }
   Result<std::string> text = ReadTextFile(path, kLargestFile);
   if (!text) text.error().message = fmt::format("{}: {}", setting, text.error().message);
   return text;

@@ -274,8 +274,13 @@ TEST_CASE("J7: curve names the file of the keys, and who may connect") {
   CHECK_FALSE(Parsed("{}").kvwire.curve.enabled());
   CHECK(Parsed("", {{"kvwire.curve.secret_key_file", "s"}}).kvwire.curve.secret_key_file == "s");
   CHECK(Contains(ErrorOf(R"({"kvwire": {"curve": {}}})"), "kvwire.curve.secret_key_file: Input should be the path"));
-  CHECK(Contains(ErrorOf(R"({"kvwire": {"curve": true}})"), "kvwire.curve: Input should be an object, found true"));
+  CHECK(
+      Contains(ErrorOf(R"({"kvwire": {"curve": true}})"), "kvwire.curve: Input should be an object, found a boolean"));
   CHECK(Contains(ErrorOf(R"({"kvwire": {"curve": {"secret_key": "x"}}})"), "unknown key \"kvwire.curve.secret_key\""));
+  for (const char* json : {R"({"kvwire": {"curve": {"secret_key": "my-own"}}})", R"({"kvwire": {"curve": "my-own"}})",
+                           R"({"kvwire": {"curve": {"secret_key_file": ["my-own"]}}})"}) {
+    CHECK_FALSE(Contains(ErrorOf(json), "my-own"));
+  }
   CHECK(Contains(
       ErrorOf(R"({"kvwire": {"curve": {"secret_key_file": "s", "allow_any": true, "allowed_keys_file": "a"}}})"),
       "kvwire.curve: allow_any is true, and allowed_keys_file is \"a\"; allowed: one of them"));
@@ -370,7 +375,7 @@ TEST_CASE("A wrong dotted setting is refused") {
   CHECK(Contains(ErrorOf("", {{"hwm", "1.5K"}}), "hwm: Input should be a whole number"));
   CHECK(Contains(ErrorOf("", {{"topics", "x"}}), "unknown key \"topics\""));
   CHECK(Contains(ErrorOf("", {{"", "x"}}), "unknown key \"\""));
-  CHECK(Contains(ErrorOf("", {{"kvwire.curve", "x"}}), "kvwire.curve: Input should be an object, found \"x\""));
+  CHECK(Contains(ErrorOf("", {{"kvwire.curve", "x"}}), "kvwire.curve: Input should be an object, found a string"));
   CHECK(Contains(ErrorOf("", {{"topic.x", "y"}, {"topic", "z"}, {"topic.x", "y"}}),
                  "topic.x: \"topic\" is not an object but \"z\""));
   CHECK(Contains(ErrorOf(R"({"kvwire": 3})", {{"kvwire.mode", "bind"}}), "kvwire.mode: \"kvwire\" is not an object"));
