@@ -319,6 +319,32 @@ class AgainstTest(unittest.TestCase):
             self.assertEqual((code, summary["verdict"]), (INCOMPLETE, "incomplete"))
             self.assertIn("404", summary["incomplete"])
 
+    def test_late_join(self):
+        """C9: what came live before the snapshot of a late join is a part of the state, and not held against the engine"""
+        short = {**EVENTS, "buffer_steps": 2, "kvwire": {**EVENTS["kvwire"], "restart_guard_s": 0}}
+        with DevServer("--num-blocks", "400", events=short) as server:
+            for n in range(8):
+                server.complete(f"{n} before anybody listened " + PROMPT)
+            going = threading.Event()
+            def load():
+                n = 0
+                while not going.is_set():
+                    server.complete(f"{n} meanwhile " + PROMPT)
+                    n += 1
+            client = threading.Thread(target=load)
+            client.start()
+            try:
+                for _ in range(3):
+                    with Tap(server) as tap:
+                        tap.wait_for("snapshot")
+                        tap.wait_for_all(server.state())
+                        code, summary = tap.end()
+                        self.assertEqual(summary["against"]["disagreed"], 0, tap.lines)
+                        self.assertEqual((code, summary["verdict"]), (CLEAN, "clean"), summary)
+            finally:
+                going.set()
+                client.join()
+
     def test_overflow(self):
         """a burnt number is a gap, and then the engine holds what the stream never said"""
         with DevServer(events=PLAIN) as server, Tap(server) as tap:

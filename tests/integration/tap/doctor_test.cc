@@ -18,6 +18,7 @@
 #include "tests/integration/tap/live_source.h"
 #include "tests/integration/tap/temp_dir.h"
 #include "tests/support/child_process.h"
+#include "tests/support/key_files.h"
 
 namespace kvwire::test {
 namespace {
@@ -104,6 +105,31 @@ TEST_CASE("C8: doctor sees that the replay address is another publisher's, given
     CHECK(Has(doctor.output(),
               longer ? " has other bytes in the replay than it had live\n" : "the replay has nothing from message "));
     CHECK(Has(doctor.output(), "The replay address may be another publisher's"));
+  }
+}
+
+TEST_CASE("J7: doctor says of a closed publisher that it is closed, and looks at it with the right keys") {
+  const KeyFiles files;
+  const CurveKeys publisher = NewKeys();
+  const CurveKeys consumer = NewKeys();
+  CurveConfig curve;
+  curve.secret_key_file = files.Write("publisher.key_secret", SecretCurveCertificate(publisher));
+  curve.allowed_keys_file = files.Write("allowed", consumer.public_key + "\n");
+  Source source(curve);
+  source.PublishChain(1, 5);
+  const std::string endpoints = source.info().endpoint + "," + *source.info().replay_endpoint;
+  ChildProcess stranger(KVWIRE_BINARY, {"doctor", endpoints, "--wait", "1"});
+  CHECK(stranger.Wait() == 1);
+  CHECK(Has(stranger.output(), "\u2717 handshake         ZMTP 3.1, mechanism CURVE\n"));
+  CHECK(Has(stranger.output(), "It is closed: give its public key with --curve-server-key"));
+  ChildProcess doctor(KVWIRE_BINARY, {"doctor", endpoints, "--wait", "30", "--curve-server-key",
+                                      files.Write("publisher.key", PublicCurveCertificate(publisher)), "--curve-key",
+                                      files.Write("consumer.key_secret", SecretCurveCertificate(consumer))});
+  for (std::uint64_t i = 100; doctor.ReadSome(20); ++i) source.Publish(FreshBatch(i));
+  CHECK(doctor.Wait() == 0);
+  CAPTURE(doctor.output());
+  for (const char* const check : {"handshake", "replay handshake", "first message", "same publisher", "hello"}) {
+    CHECK_MESSAGE(Has(doctor.output(), fmt::format("\u2713 {:<17} ", check)), check);
   }
 }
 

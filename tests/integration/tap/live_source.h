@@ -48,8 +48,9 @@ inline KVEventBatch RemoveBatch(std::uint64_t hash) {
 // A publisher at addresses that the operating system chose, and the state that its stream says.
 class Source {
  public:
-  Source() {
+  explicit Source(const CurveConfig& curve = {}) {
     KVEventsConfig config;
+    config.kvwire.curve = curve;
     config.enable_kv_cache_events = true;
     config.endpoint = "tcp://127.0.0.1:0";
     config.replay_endpoint = "tcp://127.0.0.1:0";
