@@ -103,7 +103,8 @@ TEST_CASE("C9: 100 consumers join a working engine of 20,000 blocks by snapshot 
   std::uint64_t judged = 0;
   while (done < kJoins) {
     while (joined.size() < kAtATime && begun < kJoins) {
-      joined.push_back(std::make_unique<JudgedConsumer>(engine.bench().context, source, EventStreamOptions(), &log));
+      joined.push_back(std::make_unique<JudgedConsumer>(engine.bench().context, source, EventStreamOptions(), &log,
+                                                        engine.bench().curve));
       ++begun;
     }
     for (std::size_t i = joined.size(); i-- > 0;) {

@@ -59,8 +59,8 @@ class Consumers {
     options.snapshot.longest_pause = 20 * kMillisecond;
     options.snapshot.rest = 50 * kMillisecond;
     for (int i = 0; i < 3; ++i) {
-      consumers_.push_back(
-          std::make_unique<JudgedConsumer>(bench.context, bench.publisher->source().value(), options, log));
+      consumers_.push_back(std::make_unique<JudgedConsumer>(bench.context, bench.publisher->source().value(), options,
+                                                            log, bench.curve));
     }
     thread_ = std::thread([this] { Run(); });
   }

@@ -159,7 +159,8 @@ class JudgedSink final : public StreamSink {
 class JudgedConsumer {
  public:
   JudgedConsumer(const std::shared_ptr<ZmqContext>& context, const EventSourceInfo& source,
-                 const EventStreamOptions& options, const DigestLog* log)
+                 const EventStreamOptions& options, const DigestLog* log,
+                 const std::shared_ptr<const CurveClient>& curve)
       : sink_(log) {
     const Endpoint live = *Endpoint::Parse(source.endpoint, "endpoint");
     const Endpoint replay = *Endpoint::Parse(source.replay_endpoint.value(), "replay_endpoint");
@@ -167,9 +168,10 @@ class JudgedConsumer {
     link.subscription = source.topic;
     link.receive_hwm = 0;
     link.watch_peers = true;
+    link.curve_client = curve;
     stream_ = std::make_unique<EventStream>(LiveLinksTo(context, std::make_shared<EndpointLookup>(live), link,
                                                         ZmqLink::Connect(context, LinkKind::kSub, live, link).value()),
-                                            ReplayLinksTo(context, std::make_shared<EndpointLookup>(replay), nullptr),
+                                            ReplayLinksTo(context, std::make_shared<EndpointLookup>(replay), curve),
                                             options, &sink_);
   }
 

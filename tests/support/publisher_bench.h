@@ -2,14 +2,17 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "kv_events/publish/zmq_publisher.h"
 #include "kv_events/wire/encoder.h"
+#include "tests/support/key_files.h"
 #include "tests/support/stream_support.h"
 
 namespace kvwire::test {
@@ -26,11 +29,13 @@ inline KVEventsConfig LoopbackConfig() {
   return config;
 }
 
-// A running publisher in a context of its own, and clients for it, which show what `curve` says.
+// A running publisher in a context of its own, and clients for it, which show what `curve` says. With KVWIRE_TEST_CURVE
+// in the environment it is closed, and its clients have the key.
 struct PublisherBench {
-  explicit PublisherBench(const KVEventsConfig& config = LoopbackConfig(), PublisherOptions options = {},
+  explicit PublisherBench(KVEventsConfig config = LoopbackConfig(), PublisherOptions options = {},
                           PublisherAgent::EncodeFunction encode = {}) {
     options.context = context;
+    if (std::getenv("KVWIRE_TEST_CURVE") != nullptr) Close(&config);
     Result<std::unique_ptr<ZmqPublisher>> made = ZmqPublisher::Create(config, options, std::move(encode));
     if (!made) throw std::runtime_error(made.error().message);
     publisher = std::move(*made);
@@ -58,6 +63,18 @@ struct PublisherBench {
   const std::shared_ptr<ZmqContext> context = ZmqContext::Create();
   std::unique_ptr<ZmqPublisher> publisher;
   std::shared_ptr<const CurveClient> curve;
+
+ private:
+  void Close(KVEventsConfig* config) {
+    const CurveKeys own = NewKeys();
+    const CurveKeys theirs = NewKeys();
+    files_.emplace();
+    config->kvwire.curve.secret_key_file = files_->Write("publisher.key_secret", SecretCurveCertificate(own));
+    config->kvwire.curve.allowed_keys_file = files_->Write("allowed", theirs.public_key + "\n");
+    curve = std::make_shared<const CurveClient>(CurveClient{theirs, own.public_key});
+  }
+
+  std::optional<KeyFiles> files_;
 };
 
 // An encoder that waits at the gate.
