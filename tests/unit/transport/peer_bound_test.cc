@@ -78,8 +78,10 @@ TEST_CASE("J2: when all subscribers together ask for more than they may, the one
     return sub;
   };
   // What has gone does not count.
-  for (int i = 0; i < 5; ++i) join(120);
-  REQUIRE(Eventually([&] { return pub->peers().present() == 0; }));
+  for (int i = 0; i < 5; ++i) {
+    join(120);
+    REQUIRE(Eventually([&] { return pub->peers().present() == 0; }));
+  }
   const auto first = join(60);
   auto most = join(120);
   CHECK(pub->cut_off() == 0);
