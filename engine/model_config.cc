@@ -22,7 +22,7 @@ namespace kvwire::engine {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using scheduler::KVCacheGroup;
 using scheduler::KVCacheKind;
 
@@ -39,9 +39,11 @@ tl::unexpected<Error> Refuse(std::string_view field, std::string_view value, std
 }
 
 // A value as it goes into a message.
-std::string Show(const Json& value) { return ShortText(value.dump(-1, ' ', false, Json::error_handler_t::replace)); }
+std::string Show(const OrderedJson& value) {
+  return ShortText(value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+}
 
-Status CheckKeys(const Json& object, const std::string& where, std::span<const std::string_view> known) {
+Status CheckKeys(const OrderedJson& object, const std::string& where, std::span<const std::string_view> known) {
   if (!object.is_object()) return Refuse(where, Show(object), "an object");
   for (const auto& [key, value] : object.items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
@@ -52,7 +54,8 @@ Status CheckKeys(const Json& object, const std::string& where, std::span<const s
 }
 
 // Nothing when the key is missing.
-Result<std::optional<std::uint32_t>> ReadTokens(const Json& object, std::string_view key, const std::string& field) {
+Result<std::optional<std::uint32_t>> ReadTokens(const OrderedJson& object, std::string_view key,
+                                                const std::string& field) {
   const auto found = object.find(key);
   if (found == object.end()) return std::nullopt;
   const bool fits = found->is_number_unsigned() && *found >= 1u && *found <= kMaxTokens;
@@ -60,7 +63,7 @@ Result<std::optional<std::uint32_t>> ReadTokens(const Json& object, std::string_
   return found->get<std::uint32_t>();
 }
 
-Result<KVCacheKind> ReadKind(const Json& object, const std::string& field) {
+Result<KVCacheKind> ReadKind(const OrderedJson& object, const std::string& field) {
   const auto found = object.find("kind");
   const std::string allowed = "\"full_attention\", \"sliding_window\" or \"mamba\"";
   if (found == object.end()) return Refuse(field, "missing", allowed);
@@ -72,7 +75,7 @@ Result<KVCacheKind> ReadKind(const Json& object, const std::string& field) {
   return Refuse(field, Show(*found), allowed);
 }
 
-Result<KVCacheGroup> ReadGroup(const Json& object, const std::string& where) {
+Result<KVCacheGroup> ReadGroup(const OrderedJson& object, const std::string& where) {
   if (Status keys = CheckKeys(object, where, kGroupKeys); !keys) return tl::unexpected<Error>(keys.error());
   KVCacheGroup group;
   const Result<KVCacheKind> kind = ReadKind(object, where + ".kind");
@@ -91,24 +94,24 @@ Result<KVCacheGroup> ReadGroup(const Json& object, const std::string& where) {
   return group;
 }
 
-Result<Json> ParseText(std::string_view text) {
+Result<OrderedJson> ParseText(std::string_view text) {
   bool too_deep = false;
   std::optional<std::string> twice;
   std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+  const OrderedJson::parser_callback_t watch = [&](int depth, OrderedJson::parse_event_t event, OrderedJson& parsed) {
     too_deep = too_deep || depth > kMaxDepth;
     if (too_deep || twice) return false;
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
+    if (event == OrderedJson::parse_event_t::object_start) keys.emplace_back();
+    if (event == OrderedJson::parse_event_t::object_end) keys.pop_back();
+    if (event == OrderedJson::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
       twice = parsed.get<std::string>();
     }
     return true;
   };
   try {
-    Json parsed = Json::parse(text, watch);
+    OrderedJson parsed = OrderedJson::parse(text, watch);
     if (!too_deep && !twice) return parsed;
-  } catch (const Json::parse_error& error) {
+  } catch (const OrderedJson::parse_error& error) {
     return MakeError(ErrorCode::kInvalidArgument,
                      fmt::format("not JSON at byte {}; allowed: one object with \"groups\"", error.byte));
   }
@@ -123,7 +126,7 @@ Result<Json> ParseText(std::string_view text) {
 }  // namespace
 
 Result<ModelConfig> ParseModelConfig(std::string_view json) {
-  const Result<Json> parsed = ParseText(json);
+  const Result<OrderedJson> parsed = ParseText(json);
   if (!parsed) return tl::unexpected<Error>(parsed.error());
   if (Status keys = CheckKeys(*parsed, "the model configuration", kKeys); !keys) {
     return tl::unexpected<Error>(keys.error());

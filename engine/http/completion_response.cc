@@ -9,35 +9,37 @@ namespace kvwire::engine {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Dump(const OrderedJson& json) { return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace); }
 
-std::string Event(const Json& json) { return "data: " + Dump(json) + "\n\n"; }
+std::string Event(const OrderedJson& json) { return "data: " + Dump(json) + "\n\n"; }
 
-Json Reason(const std::optional<ChoiceEnd>& end) {
+OrderedJson Reason(const std::optional<ChoiceEnd>& end) {
   if (!end.has_value()) return nullptr;
   return *end == ChoiceEnd::kStop ? "stop" : "length";
 }
 
-Json UsageJson(const Usage& usage) {
-  return Json::object({{"prompt_tokens", usage.prompt_tokens},
-                       {"completion_tokens", usage.completion_tokens},
-                       {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-                       {"prompt_tokens_details", Json::object({{"cached_tokens", usage.cached_tokens}})}});
+OrderedJson UsageJson(const Usage& usage) {
+  return OrderedJson::object(
+      {{"prompt_tokens", usage.prompt_tokens},
+       {"completion_tokens", usage.completion_tokens},
+       {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+       {"prompt_tokens_details", OrderedJson::object({{"cached_tokens", usage.cached_tokens}})}});
 }
 
 // `chat_object`: the name of the object in a chat.
-Json Head(const ResponseHead& head, std::string_view chat_object) {
-  return Json::object({{"id", head.id},
-                       {"object", head.kind == CompletionKind::kChat ? chat_object : "text_completion"},
-                       {"created", head.created},
-                       {"model", head.model}});
+OrderedJson Head(const ResponseHead& head, std::string_view chat_object) {
+  return OrderedJson::object({{"id", head.id},
+                              {"object", head.kind == CompletionKind::kChat ? chat_object : "text_completion"},
+                              {"created", head.created},
+                              {"model", head.model}});
 }
 
 // `content`: the pair that carries the text.
-Json ChoiceJson(std::uint32_t index, std::string content_key, Json content, const std::optional<ChoiceEnd>& end) {
-  Json json = Json::object({{"index", index}});
+OrderedJson ChoiceJson(std::uint32_t index, std::string content_key, OrderedJson content,
+                       const std::optional<ChoiceEnd>& end) {
+  OrderedJson json = OrderedJson::object({{"index", index}});
   json[std::move(content_key)] = std::move(content);
   json["logprobs"] = nullptr;
   json["finish_reason"] = Reason(end);
@@ -46,9 +48,9 @@ Json ChoiceJson(std::uint32_t index, std::string content_key, Json content, cons
 
 constexpr std::string_view kChatChunk = "chat.completion.chunk";
 
-std::string ChunkEvent(const ResponseHead& head, Json choice) {
-  Json chunk = Head(head, kChatChunk);
-  chunk["choices"] = Json::array({std::move(choice)});
+std::string ChunkEvent(const ResponseHead& head, OrderedJson choice) {
+  OrderedJson chunk = Head(head, kChatChunk);
+  chunk["choices"] = OrderedJson::array({std::move(choice)});
   return Event(chunk);
 }
 
@@ -60,14 +62,14 @@ std::string ResponseId(CompletionKind kind, std::string_view unique) {
 
 std::string CompletionResponse(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage,
                                const std::optional<KVTransferParams>& kv_transfer) {
-  Json response = Head(head, "chat.completion");
-  response["choices"] = Json::array();
+  OrderedJson response = Head(head, "chat.completion");
+  response["choices"] = OrderedJson::array();
   for (const Choice& choice : choices) {
-    response["choices"].push_back(head.kind == CompletionKind::kChat
-                                      ? ChoiceJson(choice.index, "message",
-                                                   Json::object({{"role", "assistant"}, {"content", choice.text}}),
-                                                   choice.end)
-                                      : ChoiceJson(choice.index, "text", choice.text, choice.end));
+    response["choices"].push_back(
+        head.kind == CompletionKind::kChat
+            ? ChoiceJson(choice.index, "message",
+                         OrderedJson::object({{"role", "assistant"}, {"content", choice.text}}), choice.end)
+            : ChoiceJson(choice.index, "text", choice.text, choice.end));
   }
   response["usage"] = UsageJson(usage);
   if (kv_transfer) response["kv_transfer_params"] = ToJson(*kv_transfer);
@@ -75,21 +77,22 @@ std::string CompletionResponse(const ResponseHead& head, std::span<const Choice>
 }
 
 std::string StreamStart(const ResponseHead& head, std::uint32_t index) {
-  return ChunkEvent(head, ChoiceJson(index, "delta", Json::object({{"role", "assistant"}, {"content", ""}}), {}));
+  return ChunkEvent(head,
+                    ChoiceJson(index, "delta", OrderedJson::object({{"role", "assistant"}, {"content", ""}}), {}));
 }
 
 std::string StreamChunk(const ResponseHead& head, const Choice& choice) {
   if (head.kind == CompletionKind::kText) {
     return ChunkEvent(head, ChoiceJson(choice.index, "text", choice.text, choice.end));
   }
-  Json delta = Json::object();
+  OrderedJson delta = OrderedJson::object();
   if (!choice.text.empty()) delta["content"] = choice.text;
   return ChunkEvent(head, ChoiceJson(choice.index, "delta", std::move(delta), choice.end));
 }
 
 std::string StreamUsage(const ResponseHead& head, const Usage& usage) {
-  Json chunk = Head(head, kChatChunk);
-  chunk["choices"] = Json::array();
+  OrderedJson chunk = Head(head, kChatChunk);
+  chunk["choices"] = OrderedJson::array();
   chunk["usage"] = UsageJson(usage);
   return Event(chunk);
 }
@@ -97,21 +100,21 @@ std::string StreamUsage(const ResponseHead& head, const Usage& usage) {
 std::string StreamError(const ApiError& error) { return "data: " + ToJson(error) + "\n\n"; }
 
 std::string ModelsResponse(std::string_view model, std::int64_t created, std::uint32_t max_model_len) {
-  const Json card = Json::object({{"id", model},
-                                  {"object", "model"},
-                                  {"created", created},
-                                  {"owned_by", "kvwire"},
-                                  {"root", model},
-                                  {"parent", nullptr},
-                                  {"max_model_len", max_model_len}});
-  return Dump(Json::object({{"object", "list"}, {"data", Json::array({card})}}));
+  const OrderedJson card = OrderedJson::object({{"id", model},
+                                                {"object", "model"},
+                                                {"created", created},
+                                                {"owned_by", "kvwire"},
+                                                {"root", model},
+                                                {"parent", nullptr},
+                                                {"max_model_len", max_model_len}});
+  return Dump(OrderedJson::object({{"object", "list"}, {"data", OrderedJson::array({card})}}));
 }
 
 std::string TokenizeResponse(std::span<const TokenId> tokens, std::uint32_t max_model_len) {
-  return Dump(Json::object(
+  return Dump(OrderedJson::object(
       {{"count", tokens.size()}, {"max_model_len", max_model_len}, {"tokens", tokens}, {"token_strs", nullptr}}));
 }
 
-std::string DetokenizeResponse(std::string_view text) { return Dump(Json::object({{"prompt", text}})); }
+std::string DetokenizeResponse(std::string_view text) { return Dump(OrderedJson::object({{"prompt", text}})); }
 
 }  // namespace kvwire::engine

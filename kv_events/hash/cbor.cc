@@ -24,12 +24,12 @@ constexpr std::array<TokenForm, 32> kTokenForms = [] {
   return forms;
 }();
 
-constexpr std::size_t kMaxToken = 5;
-constexpr std::size_t kTokenSlack = 3;  // bytes that WriteToken touches behind a token of kMaxToken
+constexpr std::size_t kMaxTokenBytes = 5;
+constexpr std::size_t kTokenSlack = 3;  // bytes that WriteCborToken touches behind a token of kMaxTokenBytes
 
 // Writes one token in its shortest form, as one word; returns the end. Without a branch on the width, which for real
 // vocabularies is a coin toss, but for the 24 tokens that are their own heads.
-std::uint8_t* WriteToken(std::uint8_t* out, std::uint32_t value) {
+std::uint8_t* WriteCborToken(std::uint8_t* out, std::uint32_t value) {
   if (value < 24) {
     *out = static_cast<std::uint8_t>(value);
     return out + 1;
@@ -77,9 +77,9 @@ void CborWriter::Null() {
 
 void CborWriter::Tokens(std::span<const TokenId> tokens) {
   Array(tokens.size());
-  std::uint8_t* const start = buffer_.Reserve(kMaxToken * tokens.size() + kTokenSlack);
+  std::uint8_t* const start = buffer_.Reserve(kMaxTokenBytes * tokens.size() + kTokenSlack);
   std::uint8_t* out = start;
-  for (const TokenId token : tokens) out = WriteToken(out, token);
+  for (const TokenId token : tokens) out = WriteCborToken(out, token);
   buffer_.Advance(static_cast<std::size_t>(out - start));
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kFrameTarget = 65536;
 constexpr std::size_t kFrameMin = 4;
 constexpr std::size_t kFrameHead = 9;
-constexpr std::size_t kMaxToken = 7;
+constexpr std::size_t kMaxPickledToken = 7;
 
 constexpr std::uint8_t kProto = 0x80;
 constexpr std::uint8_t kFrame = 0x95;
@@ -46,9 +46,9 @@ void StoreLittle32(std::uint8_t* out, std::uint32_t value) {
   std::memcpy(out, &value, sizeof value);
 }
 
-// Writes one token; touches kMaxToken bytes at most, returns the end. Without a branch on the width of what fits an
-// int32, which for real vocabularies is a coin toss.
-std::uint8_t* WriteToken(std::uint8_t* out, TokenId value) {
+// Writes one token; touches kMaxPickledToken bytes at most, returns the end. Without a branch on the width of what fits
+// an int32, which for real vocabularies is a coin toss.
+std::uint8_t* WritePickledToken(std::uint8_t* out, TokenId value) {
   if (value > kMaxTokenId) {
     *out = kLong1;
     out[1] = 5;
@@ -128,8 +128,8 @@ void PickleWriter::EndTuple(std::size_t elements) {
 void PickleWriter::Integer(std::int64_t value) {
   BeginObject();
   if (value >= 0 && value <= kMaxTokenId) {
-    std::uint8_t* const out = Room(kMaxToken);
-    buffer_.Advance(static_cast<std::size_t>(WriteToken(out, static_cast<TokenId>(value)) - out));
+    std::uint8_t* const out = Room(kMaxPickledToken);
+    buffer_.Advance(static_cast<std::size_t>(WritePickledToken(out, static_cast<TokenId>(value)) - out));
     return;
   }
   if (value >= std::numeric_limits<std::int32_t>::min() && value < 0) {
@@ -178,10 +178,10 @@ void PickleWriter::Tokens(std::span<const TokenId> tokens) {
   for (std::span<const TokenId> rest = tokens; !rest.empty();) {
     BeginObject();
     // As many as cannot fill the frame, whatever their width, or one.
-    const std::size_t count = std::clamp<std::size_t>((kFrameTarget - FrameSize()) / kMaxToken, 1, rest.size());
-    std::uint8_t* const start = Room(kMaxToken * count);
+    const std::size_t count = std::clamp<std::size_t>((kFrameTarget - FrameSize()) / kMaxPickledToken, 1, rest.size());
+    std::uint8_t* const start = Room(kMaxPickledToken * count);
     std::uint8_t* out = start;
-    for (const TokenId token : rest.first(count)) out = WriteToken(out, token);
+    for (const TokenId token : rest.first(count)) out = WritePickledToken(out, token);
     buffer_.Advance(static_cast<std::size_t>(out - start));
     rest = rest.subspan(count);
   }

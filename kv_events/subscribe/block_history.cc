@@ -7,7 +7,7 @@ namespace kvwire {
 
 namespace {
 
-constexpr std::size_t kInitialSlots = 1024;
+constexpr std::size_t kInitialHistorySlots = 1024;
 constexpr std::uint64_t kMaxSequence = (std::uint64_t{1} << 42) - 1;
 constexpr std::uint64_t kMaxEvent = (std::uint64_t{1} << 20) - 1;
 
@@ -19,7 +19,7 @@ BlockMoment::BlockMoment(SequenceNumber sequence, std::size_t event, Kind kind) 
 
 // Linear probing over a power of two of slots; entries are never removed one by one.
 
-BlockHistory::BlockHistory() : slots_(kInitialSlots) {}
+BlockHistory::BlockHistory() : slots_(kInitialHistorySlots) {}
 
 std::size_t BlockHistory::Find(std::uint32_t group, std::uint64_t low64) const noexcept {
   const std::size_t mask = slots_.size() - 1;
@@ -63,8 +63,8 @@ BlockHistory::Moments BlockHistory::LastThree(std::uint32_t group, std::uint64_t
 }
 
 void BlockHistory::Clear() {
-  if (slots_.size() > kInitialSlots) {
-    slots_ = std::vector<Slot>(kInitialSlots);
+  if (slots_.size() > kInitialHistorySlots) {
+    slots_ = std::vector<Slot>(kInitialHistorySlots);
   } else if (size_ > 0) {
     std::fill(slots_.begin(), slots_.end(), Slot());
   }

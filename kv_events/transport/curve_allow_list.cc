@@ -14,9 +14,9 @@ namespace kvwire {
 
 namespace {
 
-constexpr std::size_t kLargestFile = 1 << 20;
+constexpr std::size_t kLargestList = 1 << 20;
 constexpr std::size_t kMostTold = 64;
-constexpr std::string_view kBlanks = " \t\r";
+constexpr std::string_view kLineBlanks = " \t\r";
 
 }  // namespace
 
@@ -46,7 +46,7 @@ CurveAllowList::Version CurveAllowList::VersionOf(const std::string& path) noexc
 }
 
 Status CurveAllowList::Read() {
-  const Result<std::string> text = ReadTextFile(path_, kLargestFile);
+  const Result<std::string> text = ReadTextFile(path_, kLargestList);
   if (!text) return MakeError(text.error().code, fmt::format("{}: {}", setting_, text.error().message));
   std::set<std::string, std::less<>> keys;
   std::size_t number = 0;
@@ -55,8 +55,8 @@ Status CurveAllowList::Read() {
     std::string_view line = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     ++number;
-    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
-    const std::string_view word = line.substr(0, line.find_first_of(kBlanks));
+    line.remove_prefix(std::min(line.find_first_not_of(kLineBlanks), line.size()));
+    const std::string_view word = line.substr(0, line.find_first_of(kLineBlanks));
     if (word.empty() || word == "#") continue;
     if (!IsCurveKey(word)) {
       return MakeError(
