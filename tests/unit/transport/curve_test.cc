@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -20,10 +19,6 @@ using test::LogCapture;
 using test::NewKeys;
 
 bool Contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
-OutFrame Frame(const std::string& text) {
-  return OutFrame::Copy({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-}
 
 // A publisher's socket and its clients.
 struct Rig {
@@ -54,7 +49,8 @@ struct Rig {
   // Publishes until the link has something.
   bool Receives(ZmqLink& link) {
     return Eventually([&] {
-      const std::vector<OutFrame> frames{Frame("x")};
+      static constexpr std::uint8_t kTopic[] = {'x'};
+      const OutFrame frames[] = {OutFrame::Copy(kTopic)};
       publisher->TrySend(frames);
       return link.TryReceive().has_value();
     });
