@@ -320,20 +320,17 @@ class ObjectReader {
     *value = choice->value;
   }
 
-  // The object under `key`, an empty one if it is not there or no object.
-  const Json& Object(std::string_view key) {
+  // The object under `key`, an empty one if it is not there or no object; what else is there may be a secret.
+  const Json& Object(std::string_view key, Values values = Values::kShown) {
     static const Json kEmpty = Json::object();
     const Json* const found = Find(key);
     if (found == nullptr) return kEmpty;
     if (found->is_object()) return *found;
-    Refuse(key, "an object", *found);
+    Refuse(key, "an object", *found, values);
     return kEmpty;
   }
 
   bool Has(std::string_view key) const { return object_.contains(key); }
-
-  // A key that is read by others.
-  void Know(std::string_view key) { known_.emplace(key); }
 
   void Fail(Error error) {
     if (status_) status_ = tl::unexpected(std::move(error));
@@ -346,7 +343,7 @@ class ObjectReader {
       std::string names;
       for (const std::string& name : known_) names += (names.empty() ? "" : ", ") + name;
       return Invalid(fmt::format("unknown key {}, found with the value {}; known are {}", Shown(prefix_ + key),
-                                 ValueText(value), names));
+                                 TextOf(value, values_), names));
     }
     return status_;
   }
@@ -376,12 +373,16 @@ class ObjectReader {
     *value = static_cast<Int>(found->get<std::int64_t>());
   }
 
+  void Refuse(std::string_view key, std::string_view allowed, const Json& value, Values values) {
+    Fail(Invalid(fmt::format("{}{}: Input should be {}, found {}", prefix_, key, allowed, TextOf(value, values)))
+             .value());
+  }
   void Refuse(std::string_view key, std::string_view allowed, const Json& value) {
-    Fail(Invalid(fmt::format("{}{}: Input should be {}, found {}", prefix_, key, allowed, ValueText(value))).value());
+    Refuse(key, allowed, value, values_);
   }
 
-  std::string ValueText(const Json& value) const {
-    return values_ == Values::kShown ? Shown(value) : fmt::format("a {} that is not shown", value.type_name());
+  static std::string TextOf(const Json& value, Values values) {
+    return values == Values::kShown ? Shown(value) : fmt::format("a {} that is not shown", value.type_name());
   }
 
   const Json& object_;
@@ -448,20 +449,6 @@ Status ReadCurve(const Json& object, CurveConfig* curve) {
   return {};
 }
 
-// The key "curve" of `reader`, which reads `object`.
-void ReadCurve(const Json& object, ObjectReader* reader, CurveConfig* curve) {
-  const auto found = object.find("curve");
-  if (found != object.end() && !found->is_object()) {
-    reader->Know("curve");
-    reader->Fail(
-        Invalid(fmt::format("kvwire.curve: Input should be an object, found a {}", found->type_name())).value());
-    return;
-  }
-  const Json& keys = reader->Object("curve");
-  if (found == object.end()) return;
-  if (const Status read = ReadCurve(keys, curve); !read) reader->Fail(read.error());
-}
-
 // The profile first, wherever it stands: explicit keys win over it.
 Status ReadExtensions(const Json& object, KVEventsConfig::Extensions* extensions) {
   ObjectReader reader(object, "kvwire.");
@@ -486,7 +473,10 @@ Status ReadExtensions(const Json& object, KVEventsConfig::Extensions* extensions
   reader.Whole("restart_guard_s", 0, kMaxRestartGuardS, &extensions->restart_guard_s);
   reader.Choose("snapshot", kSnapshots, &extensions->snapshot);
   reader.Choose("token_ids", kTokenIds, &extensions->token_ids);
-  ReadCurve(object, &reader, &extensions->curve);
+  const Json& curve = reader.Object("curve", Values::kHidden);
+  if (object.contains("curve") && object["curve"].is_object()) {
+    if (const Status read = ReadCurve(curve, &extensions->curve); !read) reader.Fail(read.error());
+  }
   return reader.Finish();
 }
 

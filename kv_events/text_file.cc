@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_events/text_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -26,6 +27,13 @@ Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes)
                      fmt::format("\"{}\" has more than {} bytes", ShortText(path), max_bytes));
   }
   return text;
+}
+
+std::string_view TakeLine(std::string_view* text) noexcept {
+  const std::size_t end = std::min(text->find('\n'), text->size());
+  const std::string_view line = text->substr(0, end);
+  text->remove_prefix(std::min(end + 1, text->size()));
+  return line;
 }
 
 }  // namespace kvwire

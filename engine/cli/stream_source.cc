@@ -18,6 +18,7 @@
 #include "engine/cli/address_option.h"
 #include "kv_events/escape_text.h"
 #include "kv_events/subscribe/rank_group.h"
+#include "kv_events/text_file.h"
 
 namespace kvwire::engine {
 
@@ -235,9 +236,7 @@ Result<std::vector<StreamAddress>> ParseStreamList(std::string_view text, const 
   std::map<std::string, std::size_t> line_of_name;
   std::size_t line_number = 0;
   while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::string_view line = TakeLine(&text);
     const std::string place = fmt::format("{}, line {}", file, ++line_number);
     std::vector<std::string> columns = Columns(line);
     if (columns.empty()) continue;

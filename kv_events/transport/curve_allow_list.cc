@@ -51,9 +51,7 @@ Status CurveAllowList::Read() {
   std::set<std::string, std::less<>> keys;
   std::size_t number = 0;
   for (std::string_view rest = *text; !rest.empty();) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size());
-    std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    std::string_view line = TakeLine(&rest);
     ++number;
     line.remove_prefix(std::min(line.find_first_not_of(kLineBlanks), line.size()));
     const std::string_view word = line.substr(0, line.find_first_of(kLineBlanks));

@@ -27,9 +27,7 @@ std::string_view Trimmed(std::string_view text) {
 // The value of `name = "value"`, with or without quotes; empty if no line has it.
 std::string ValueOf(std::string_view text, std::string_view name) {
   while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = Trimmed(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view line = Trimmed(TakeLine(&text));
     if (!line.starts_with(name)) continue;
     line = Trimmed(line.substr(name.size()));
     if (!line.starts_with('=')) continue;

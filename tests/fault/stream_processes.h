@@ -15,9 +15,9 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
-#include "tests/integration/tap/temp_dir.h"
 #include "tests/support/child_process.h"
 #include "tests/support/tcp_proxy.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvwire::test {
 

@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/integration/tap/temp_dir.h"
 #include "tests/support/own_loopback.h"
 #include "tests/support/publisher_bench.h"
+#include "tests/support/temp_dir.h"
 
 extern char** environ;
 

@@ -13,7 +13,7 @@
 #include "kv_events/config.h"
 #include "kv_events/publish/factory.h"
 #include "tests/integration/tap/live_source.h"
-#include "tests/integration/tap/temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvwire::test {
 

@@ -8,7 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "kv_events/subscribe/recording.h"
-#include "tests/integration/tap/temp_dir.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/subscribe/stream_fixture.h"
 
 namespace kvwire::test {

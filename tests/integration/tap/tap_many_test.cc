@@ -21,8 +21,8 @@
 #include "engine/http/http_call.h"
 #include "tests/integration/tap/live_instance.h"
 #include "tests/integration/tap/live_source.h"
-#include "tests/integration/tap/temp_dir.h"
 #include "tests/support/child_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvwire::test {
 namespace {

@@ -29,8 +29,8 @@
 #include "kv_events/wire/encoder.h"
 #include "kv_events/wire/frames.h"
 #include "tests/integration/tap/live_source.h"
-#include "tests/integration/tap/temp_dir.h"
 #include "tests/support/child_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvwire::test {
 namespace {

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/integration/tap/temp_dir.h"
 #include "tests/support/descriptor_drought.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvwire::engine {
 namespace {

@@ -14,7 +14,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/integration/tap/temp_dir.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/kv_events/announced_state_suite.h"
 

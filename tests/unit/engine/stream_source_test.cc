@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 #include "engine/cli/stream_roster.h"
-#include "tests/integration/tap/temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvwire::engine {
 namespace {
